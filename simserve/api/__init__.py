@@ -7,7 +7,7 @@ A scenario is a path, the name of a shipped one, a dict or a `Scenario`; `change
 only pool, or dotted paths. Nothing heavy is imported before a function runs.
 """
 
-from types import ModuleType
+from importlib import import_module
 
 from simserve.api.answers import capacity, plan, run
 from simserve.api.comparisons import check, compare, sweep
@@ -29,11 +29,4 @@ __all__ = [
     "validate",
 ]
 
-
-def _teller() -> ModuleType:
-    from simserve.report import tell
-
-    return tell
-
-
-bind(_teller)
+bind(lambda: import_module("simserve.report.tell"))

@@ -5,21 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simserve.api import options
 from simserve.api.fleets import resilience
-from simserve.api.options import (
-    BUDGET_RUNS,
-    MAX_GPUS,
-    MONTHS,
-    PRECISION,
-    TENSORS,
-    By,
-    Goal,
-    effort_of,
-    goal_of,
-    scenario_with,
-    spares_of,
-    within,
-)
 from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
@@ -40,7 +27,7 @@ def run(
     replications: int | None = None,
     precision: float | None = None,
     of: str | None = None,
-    budget_runs: int = BUDGET_RUNS,
+    budget_runs: int = options.BUDGET_RUNS,
     confidence: float = CONFIDENCE,
     seed: int | None = None,
     jobs: int | None = None,
@@ -56,7 +43,8 @@ def run(
     from simserve.study.processes import limited_to
     from simserve.study.uncertainty import run_with_replays
 
-    simulated, effort, wanted = scenario_with(scenario, changes, seed), effort_of(budget_runs, confidence), None
+    simulated, effort = options.scenario_with(scenario, changes, seed), options.effort_of(budget_runs, confidence)
+    wanted = None
     if (replications, precision, of) != (None, None, None):
         wanted = wanted_runs(replications, precision, of)
         option = ("--replications", replications) if precision is None else ("--precision", precision)
@@ -71,15 +59,15 @@ def run(
 def capacity(
     scenario: "AnyScenario",
     *,
-    goal: Goal = None,
-    precision: float = PRECISION,
+    goal: options.Goal = None,
+    precision: float = options.PRECISION,
     concurrency: bool = False,
     replicas: int | str | None = None,
     ratio: str | None = None,
     gpus: int | None = None,
-    by: By = None,
+    by: options.By = None,
     confidence: float = CONFIDENCE,
-    budget_runs: int = BUDGET_RUNS,
+    budget_runs: int = options.BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
     **changes: object,
@@ -98,8 +86,8 @@ def capacity(
             pool = replicas
         case int():
             changes["replicas"] = replicas
-    studied, effort = scenario_with(scenario, changes, seed), effort_of(budget_runs, confidence, by)
-    question = CapacityQuestion(studied, goal_of(goal), within("--precision", precision), effort)
+    studied, effort = options.scenario_with(scenario, changes, seed), options.effort_of(budget_runs, confidence, by)
+    question = CapacityQuestion(studied, options.goal_of(goal), options.within("--precision", precision), effort)
     with limited_to(jobs):
         result = _capacity(question, {"--concurrency": concurrency, "--replicas": pool, "--ratio": ratio}, gpus)
     return result.answer.with_runs(result.rows, studied.to_yaml())
@@ -138,17 +126,17 @@ def plan(
     scenario: "AnyScenario",
     *,
     gpus: Sequence[str] = (),
-    tensors: Sequence[int] = TENSORS,
+    tensors: Sequence[int] = options.TENSORS,
     split: bool = False,
     spare: int | str = 0,
     growth: float = 0.0,
-    months: int = MONTHS,
-    goal: Goal = None,
-    max_gpus: int = MAX_GPUS,
+    months: int = options.MONTHS,
+    goal: options.Goal = None,
+    max_gpus: int = options.MAX_GPUS,
     price: Mapping[str, float] | None = None,
-    by: By = None,
+    by: options.By = None,
     confidence: float = CONFIDENCE,
-    budget_runs: int = BUDGET_RUNS,
+    budget_runs: int = options.BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
     **changes: object,
@@ -166,18 +154,21 @@ def plan(
 
     for degree in tensors:
         if type(degree) is not int or degree < 1:
-            raise SimserveError(f"--tensor: must be whole numbers from 1 on, got {degree}; for example 1,2,4,8")
-    n_spare, most = spares_of(spare)
-    studied, failures = _without_failures(scenario_with(scenario, changes, seed), most, is_split=split)
+            raise SimserveError(
+                f"--tensor: must be whole numbers from 1 on, got {degree}; for example --tensor 1,2,4,8"
+            )
+    n_spare, most = options.spares_of(spare)
+    studied, failures = _without_failures(options.scenario_with(scenario, changes, seed), most, is_split=split)
+    n_gpus, effort = options.within("--max-gpus", max_gpus), options.effort_of(budget_runs, confidence, by)
     question = PlanQuestion(
         studied,
-        Bounds(goal_of(goal), n_spare, within("--max-gpus", max_gpus), effort_of(budget_runs, confidence, by)),
+        Bounds(options.goal_of(goal), n_spare, n_gpus, effort),
         ask=None if most is None else partial(_ask, most, goal=goal, jobs=jobs, **failures),
         gpus=gpus,
         tensors=tensors,
         is_split=split,
-        growth_frac=within("--growth", growth),
-        months=within("--months", months),
+        growth_frac=options.within("--growth", growth),
+        months=options.within("--months", months),
         given_usd=price or {},
     )
     with limited_to(jobs):

@@ -2,20 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simserve.api.options import (
-    BUDGET_RUNS,
-    TOLERANCE,
-    By,
-    Goal,
-    effort_of,
-    goal_of,
-    scenario_with,
-    with_seed,
-    within,
-)
+from simserve.api import options
 from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
@@ -34,10 +23,10 @@ def sweep(
     vary: Mapping[str, Iterable[Any]] | None = None,
     points: str | Path | Iterable[Mapping[str, object]] = (),
     replications: int = 1,
-    goal: Goal = None,
-    by: By = None,
+    goal: options.Goal = None,
+    by: options.By = None,
     confidence: float = CONFIDENCE,
-    budget_runs: int = BUDGET_RUNS,
+    budget_runs: int = options.BUDGET_RUNS,
     seed: int | None = None,
     jobs: int | None = None,
     **changes: object,
@@ -49,24 +38,23 @@ def sweep(
     """
     from simserve.metrics.answers.sweep_runs import read_run
     from simserve.scenario.loader import template_from
-    from simserve.study.processes import in_processes, limited_to
+    from simserve.study.processes import in_processes
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.points import axes_of
     from simserve.study.sweep.points_file import read_points
     from simserve.study.sweep.question import SweepQuestion
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import SWEEP
-    from simserve.tables.journal import open_journal
 
-    template = template_from(scenario, with_seed(changes, seed))
+    template = template_from(scenario, options.with_seed(changes, seed))
     match points:
         case str() | Path():
             listed = read_points(Path(points))
         case _:
             listed = [template.changes(point) for point in points]
-    axes, effort = axes_of(template, (vary or {}).items()), effort_of(budget_runs, confidence, by)
-    question = SweepQuestion.of(template, axes, listed, replications, goal_of(goal), effort)
-    with limited_to(jobs), TemporaryDirectory() as folder, open_journal(Path(folder), SWEEP, read_run) as journal:
+    axes, effort = axes_of(template, (vary or {}).items()), options.effort_of(budget_runs, confidence, by)
+    question = SweepQuestion.of(template, axes, listed, replications, options.goal_of(goal), effort)
+    with options.journal_of(SWEEP, read_run, jobs) as journal:
         swept = run_sweep(question, journal, in_processes)
     check_any(swept)
     return sweep_facts(swept)
@@ -77,7 +65,7 @@ def compare(
     b: "AnyScenario | Results | None" = None,
     *,
     replications: int | None = None,
-    by: By = None,
+    by: options.By = None,
     confidence: float = CONFIDENCE,
     jobs: int | None = None,
     **changes: object,
@@ -91,8 +79,8 @@ def compare(
 
     if b is None and not changes:
         raise SimserveError("compare: needs another side, got one; give B, or what it changes, such as gpu='h200-sxm'")
-    n_runs = REPLICATIONS if replications is None else within("--replications", replications, (2, 1000))
-    effort = effort_of(BUDGET_RUNS, confidence, by)
+    n_runs = REPLICATIONS if replications is None else options.within("--replications", replications, (2, 1000))
+    effort = options.effort_of(options.BUDGET_RUNS, confidence, by)
     first = _side(a, {})
     second = _side(a if b is None else b, changes)
     with limited_to(jobs):
@@ -125,8 +113,8 @@ def check(
     *,
     baseline: str | Path | None = None,
     against: str | None = None,
-    tolerance: float = TOLERANCE,
-    goal: Goal = None,
+    tolerance: float = options.TOLERANCE,
+    goal: options.Goal = None,
     seed: int | None = None,
     jobs: int | None = None,
     **changes: object,
@@ -141,8 +129,8 @@ def check(
     from simserve.study.processes import limited_to
 
     check_reference(baseline, against)
-    candidate, wanted = scenario_with(scenario, changes, seed), None if goal is None else goal_of(goal)
-    within("--tolerance", tolerance)
+    candidate, wanted = options.scenario_with(scenario, changes, seed), None if goal is None else options.goal_of(goal)
+    options.within("--tolerance", tolerance)
     with limited_to(jobs):
         if baseline is not None:
             side = against_file(Path(baseline), candidate, wanted)

@@ -1,23 +1,18 @@
 """Questions about fleets that change: autoscale and resilience."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simserve.api.options import BUDGET_RUNS, By, Goal, effort_of, goal_of, with_seed, within
+from simserve.api.options import BUDGET_RUNS, By, Goal, effort_of, goal_of, journal_of, with_seed, within
 from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
     from simserve.metrics.answers.autoscale import AutoscaleAnswer
     from simserve.metrics.answers.resilience import ResilienceAnswer
-    from simserve.metrics.answers.sweep_runs import SweepRun
     from simserve.scenario.loader import AnyScenario
     from simserve.study.autoscale import AutoscaleQuestion
-    from simserve.tables.folder import Kind
-    from simserve.tables.journal import Journal
 
 POLICIES, SEEDS = ("hpa", "keda", "wva"), 8
 
@@ -71,12 +66,13 @@ def autoscale(
 
 def _answered(question: "AutoscaleQuestion", jobs: int | None, out: Path | None) -> "AutoscaleAnswer":
     """Run what the folder lacks, and return the answer."""
+    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.study.autoscale import autoscale_facts
     from simserve.study.processes import in_processes
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import AUTOSCALE
 
-    with _journal(AUTOSCALE, jobs, out) as journal:
+    with journal_of(AUTOSCALE, read_run, jobs, out) as journal:
         swept = run_sweep(question.sweep, journal, in_processes)
     check_any(swept)
     return autoscale_facts(question, swept)
@@ -100,6 +96,7 @@ def resilience(
     `spare`: numbers of spares, as `0..2`; `kinds`: failures to expect, such as process, instead of the scenario's.
     `out` keeps finished runs, so that the same call goes on.
     """
+    from simserve.metrics.answers.sweep_runs import read_run
     from simserve.scenario.loader import template_from
     from simserve.study.failures import ResilienceQuestion
     from simserve.study.processes import in_processes
@@ -108,16 +105,5 @@ def resilience(
 
     template = template_from(scenario, with_seed(changes, seed))
     question = ResilienceQuestion(template, pool, str(spare), kinds, replications, goal_of(goal))
-    with _journal(RESILIENCE, jobs, out) as journal:
+    with journal_of(RESILIENCE, read_run, jobs, out) as journal:
         return ResilienceStudy(question, journal, in_processes).answer()
-
-
-@contextmanager
-def _journal(kind: "Kind", jobs: int | None, out: Path | None) -> "Iterator[Journal[SweepRun]]":
-    """Open the runs that a folder has, or a folder for now; others run in so many processes."""
-    from simserve.metrics.answers.sweep_runs import read_run
-    from simserve.study.processes import limited_to
-    from simserve.tables.journal import open_journal
-
-    with limited_to(jobs), TemporaryDirectory() as folder, open_journal(out or Path(folder), kind, read_run) as journal:
-        yield journal

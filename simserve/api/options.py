@@ -1,7 +1,10 @@
 """Options that questions share: their types, defaults and limits, and the scenario with its changes."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from simserve.errors import SimserveError
 from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC, LOOKS, goal_from
@@ -10,6 +13,8 @@ if TYPE_CHECKING:
     from simserve.metrics.decision import Effort
     from simserve.scenario import Scenario
     from simserve.scenario.loader import AnyScenario
+    from simserve.tables.folder import Kind
+    from simserve.tables.journal import Journal, Reader
 
 Goal = float | str | None
 """Share of requests that must meet every SLO: 0.99, or as text, "p99"; None: the default."""
@@ -28,6 +33,7 @@ MOST_LIMIT_S = 1e6
 IN_DOUBT = "leave it out for the default"
 
 Number = TypeVar("Number", int, float)
+R = TypeVar("R", bound=Any)
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "--budget-runs": (LOOKS[0], 1024),
@@ -52,6 +58,20 @@ def scenario_with(source: "AnyScenario", changes: Mapping[str, object], seed: in
 def with_seed(changes: Mapping[str, object], seed: int | None) -> Mapping[str, object]:
     """Return changes with the seed among them, if it is given."""
     return changes if seed is None else {**changes, "seed": seed}
+
+
+@contextmanager
+def journal_of(
+    kind: "Kind", read: "Reader[R]", jobs: int | None, out: str | Path | None = None
+) -> "Iterator[Journal[R]]":
+    """Open the runs that a folder has, or a folder for now; others run in so many processes. Raises SimserveError."""
+    from simserve.study.processes import limited_to
+    from simserve.tables.journal import open_journal
+
+    with limited_to(jobs), TemporaryDirectory() as temporary:
+        folder = Path(temporary if out is None else out)
+        with open_journal(folder, kind, read) as journal:
+            yield journal
 
 
 def goal_of(goal: Goal) -> float:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from simserve.api.options import POINTS, PRECISION, Goal, goal_of, scenario_with, slo_of, with_seed, within
+from simserve.api.options import POINTS, PRECISION, Goal, goal_of, journal_of, scenario_with, slo_of, with_seed, within
 from simserve.errors import SimserveError
 
 if TYPE_CHECKING:
@@ -37,10 +36,8 @@ def tune(
     from simserve.scenario.loader import template_from
     from simserve.servers.tune import find_tune
     from simserve.servers.tuning_search import TuneQuestion
-    from simserve.study.processes import limited_to
     from simserve.study.sweep.points import axes_of
     from simserve.tables.folder import TUNE
-    from simserve.tables.journal import open_journal
 
     if objective not in ("r", "cost", "throughput"):
         raise SimserveError(f"--objective: must be r, cost or throughput, got {objective}; r is the default")
@@ -53,10 +50,8 @@ def tune(
         budget_s=budget_s,
         goal_frac=goal_of(goal),
     )
-    with limited_to(jobs), TemporaryDirectory() as temporary:
-        folder = Path(temporary if out is None else out)
-        with open_journal(folder, TUNE, TriedPoint.model_validate) as journal:
-            return find_tune(question, journal)
+    with journal_of(TUNE, TriedPoint.model_validate, jobs, out) as journal:
+        return find_tune(question, journal)
 
 
 def twin(

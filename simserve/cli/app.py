@@ -9,16 +9,15 @@ from simserve.cli import (
     capacity,
     catalog,
     check,
-    compare,
     explain,
     export,
     fleets,
-    init,
     lab,
     plan,
     run,
     servers,
     sweep,
+    terminal,
     trace,
     validate,
 )
@@ -45,7 +44,6 @@ def _print_version(is_wanted: bool) -> None:
     if is_wanted:
         from importlib.util import find_spec
 
-        from simserve.cli import terminal
         from simserve.version import __version__
 
         engine = find_spec("simserve.engine.replica")
@@ -65,14 +63,14 @@ def _simserve(
 
 app.command("run")(run.run)
 app.command("explain")(explain.explain)
-app.command("init")(init.init)
+app.command("init")(catalog.init)
 app.command("report")(export.report)
 app.add_typer(trace.app, name="trace")
 app.command("catalog")(catalog.catalog)
 app.command("calibrate", cls=lab.WithMovedOptions)(calibrate.calibrate)
 app.command("validate", cls=lab.WithMovedOptions)(validate.validate)
 app.add_typer(lab.app, name="lab")
-app.command("compare")(compare.compare)
+app.command("compare")(check.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
 app.command("autoscale")(fleets.autoscale)
@@ -82,7 +80,7 @@ app.command("plan")(plan.plan)
 app.command("export")(export.export)
 app.command("tune")(servers.tune)
 app.command("twin")(servers.twin)
-app.command("schema")(init.schema)
+app.command("schema")(catalog.schema)
 
 
 def command() -> Any:

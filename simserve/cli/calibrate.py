@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
 from simserve.cli.options import NO, AsJson, Columns
 
 if TYPE_CHECKING:
@@ -104,7 +105,6 @@ def campaign_named(name: str) -> "Campaign":
 def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str | None, *, out: Path) -> None:
     """Fit all kernels to timings, and write them with the host constants that the file had."""
     from simserve import catalog
-    from simserve.cli import terminal
     from simserve.lab.kernels.comm import host_bytes_per_s
     from simserve.lab.write import calibrate as fit_all
     from simserve.lab.write import calibration_data, unfitted, write_calibration
@@ -139,7 +139,6 @@ def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str 
 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:
     """Fit an engine's host constants to the serving runs of a GPU, and write them into its calibration."""
-    from simserve.cli import terminal
     from simserve.lab.campaigns import run_of
     from simserve.lab.host_fit import TTFT_IS_USABLE, at_bound, fit_host
     from simserve.lab.run_tables import read_rows
@@ -178,7 +177,6 @@ def _fit_logs(
     as_json: bool,
 ) -> None:
     """Fit constants and kernels to logs of the server of a scenario; write a calibration and a page."""
-    from simserve.cli import terminal
     from simserve.lab.fitted_log import fit_facts, write_fitted
     from simserve.lab.log_fit import fit_files
     from simserve.lab.log_pages import tell_fit

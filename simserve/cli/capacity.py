@@ -1,33 +1,13 @@
 """`simserve capacity`: the highest load at which the SLO still holds; or the fewest replicas, or the best split."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, PRECISION
-from simserve.cli.options import (
-    NO,
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    BudgetRuns,
-    By,
-    Confidence,
-    Goal,
-    Jobs,
-    Opens,
-    Out,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.cli import options, terminal
 from simserve.metrics.goal import CONFIDENCE
-
-if TYPE_CHECKING:
-    from simserve.metrics.answers.capacity import CapacityAnswer
 
 Precision = Annotated[
     float,
@@ -54,31 +34,30 @@ Gpus = Annotated[
 
 
 def capacity(
-    scenario: ScenarioFile,
-    goal: Goal = None,
+    scenario: options.ScenarioFile,
+    goal: options.Goal = None,
     precision: Precision = PRECISION,
     concurrency: Concurrency = False,
     replicas: Replicas = None,
     ratio: Ratio = None,
     gpus: Gpus = None,
-    out: Out = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    by: By = None,
-    confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    out: options.Out = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
+    budget_runs: options.BudgetRuns = BUDGET_RUNS,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
-    from simserve.cli import terminal
     from simserve.report.capacity.page import tell
     from simserve.tables.folder import CAPACITY, check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar():
@@ -94,24 +73,9 @@ def capacity(
             confidence=confidence,
             budget_runs=budget_runs,
         )
+    document = tell(answer)
     if out is not None:
-        _write(out, answer)
-    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
+        terminal.write_study(out, CAPACITY, answer, document, {"scenario.yaml": answer.scenario_yaml or ""})
+    terminal.answer(document, answer.facts(), out, as_json=as_json)
     if answer.answer is None and answer.state != "every load":
-        raise typer.Exit(NO)
-
-
-def _write(directory: Path, answer: "CapacityAnswer") -> None:
-    """The folder, whole or not at all."""
-    from simserve.report.capacity.page import tell
-    from simserve.report.html import page
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
-    from simserve.tables.folder import CAPACITY
-
-    texts = {
-        "capacity.json": json_text(answer.facts()),
-        "scenario.yaml": answer.scenario_yaml or "",
-        "report.html": page(tell(answer)),
-    }
-    write_study(directory, CAPACITY, texts, answer.rows)
+        raise typer.Exit(options.NO)

@@ -1,10 +1,12 @@
-"""`simserve catalog`: list models, GPUs, engines and policies."""
+"""`simserve catalog`, `init` and `schema`: what comes with simserve, a starter scenario, and the schema of all."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from simserve.cli import terminal
 
 if TYPE_CHECKING:
     from simserve.plugins import Description
@@ -31,10 +33,11 @@ def catalog(
     name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
     """List models, GPUs, engines and policies, or show one."""
-    from simserve.cli import terminal
+    from textwrap import wrap
 
     if kind is None:
-        rows = [(each if at == 0 else "", line) for each in KINDS for at, line in enumerate(_lines(_names(each)))]
+        names = {each: wrap(", ".join(_names(each)), WIDTH, break_on_hyphens=False) for each in KINDS}
+        rows = [(each if at == 0 else "", line) for each, lines in names.items() for at, line in enumerate(lines)]
         terminal.result(terminal.table(rows, indent=""))
         return
     if kind not in KINDS:
@@ -66,13 +69,6 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
     from simserve.scenario.cards import is_file, load_gpu
 
     return asdict(load_gpu(name)) if kind == "gpus" and is_file(name) else things.describe(kind, name)
-
-
-def _lines(names: list[str]) -> list[str]:
-    """Return names in lines of a readable width."""
-    from textwrap import wrap
-
-    return wrap(", ".join(names), WIDTH, break_on_hyphens=False)
 
 
 def _entry_table(thing: dict[str, Any]) -> str:
@@ -110,3 +106,34 @@ def _text(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     return str(value)
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("scenario.yaml"),
+    like: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="Begin with a scenario that comes with simserve.")
+    ] = None,
+    lists: Annotated[bool, typer.Option("--list", help="List these scenarios, and write nothing.")] = False,
+) -> None:
+    """Write a commented starter scenario, or a copy of one that comes with simserve."""
+    from importlib.resources import files
+
+    from simserve.errors import OutputError
+    from simserve.scenario.shipped import about, shipped, shipped_file
+    from simserve.tables.files import replace_text
+
+    if lists:
+        terminal.result("\n".join(f"@{name}: {about(file)}" for name, file in shipped().items()))
+        return
+    source = files("simserve.cli").joinpath("starter.yaml") if like is None else shipped_file(like)
+    if path.exists() and (not path.is_file() or path.stat().st_size):
+        raise OutputError(f"{path}: already exists, and init never overwrites; name another file")
+    replace_text(path, source.read_text(encoding="utf-8"))
+    terminal.message(f"wrote {path}. Next: simserve run {path}")
+
+
+def schema() -> None:
+    """Print the JSON Schema of a scenario, for editors."""
+    from simserve.scenario import scenario_schema
+
+    terminal.result_json(scenario_schema())

@@ -1,4 +1,4 @@
-"""`simserve check`: whether a change loses p99 goodput, as a gate for CI."""
+"""`simserve check` and `simserve compare`: whether a change loses p99 goodput, and which server carries more load."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,24 +7,10 @@ import typer
 
 from simserve.api import comparisons
 from simserve.api.options import TOLERANCE
-from simserve.cli.options import (
-    NO,
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    Goal,
-    Jobs,
-    Opens,
-    Out,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
-from simserve.metrics.goal import GOAL_FRAC
+from simserve.cli import options, terminal
+from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC
 
 if TYPE_CHECKING:
-    from simserve.metrics.answers.check import CheckAnswer
     from simserve.scenario import Scenario
 
 Kept = Annotated[
@@ -42,52 +28,55 @@ JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help=
 
 
 def check(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     baseline: Kept = None,
     against: Ref = None,
     tolerance: Tolerance = TOLERANCE,
     update: Update = False,
     summary: Summary = None,
     junit: JUnit = None,
-    out: Out = None,
-    goal: Goal = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    out: options.Out = None,
+    goal: options.Goal = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Fail if p99 goodput fell by significantly more than a tolerance."""
-    from simserve.cli import terminal
+    from simserve.report.check.page import tell
+    from simserve.report.check.words import junit_xml, markdown
     from simserve.study.check.against import check_reference
+    from simserve.tables.files import replace_text
+    from simserve.tables.folder import CHECK
 
     check_reference(baseline, against, update=update)
     if out is not None:
         _check_folder(out, update=update)
-    candidate = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
+    candidate = options.loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
     if update and baseline is not None:
         _update(candidate, baseline, (goal, tolerance), as_json=as_json)
         return
     with terminal.progress_bar():
-        answer = comparisons.check(
-            candidate,
-            baseline=baseline,
-            against=against,
-            tolerance=tolerance,
-            goal=goal,
-        )
+        answer = comparisons.check(candidate, baseline=baseline, against=against, tolerance=tolerance, goal=goal)
     if out is not None:
         compared = [("--baseline", baseline), ("--against", against), ("--tolerance", tolerance)]
         changed = [
             *(("--set", each) for each in assignments or ()),
             *(("--allow-plugin", each) for each in allow_plugin or ()),
         ]
-        _write(out, answer, scenario, [*compared, ("--goal", goal), ("--seed", seed), *changed])
-    _tell(answer, (summary, junit), out, as_json=as_json)
+        given = [*compared, ("--goal", goal), ("--seed", seed), *changed]
+        words = [word for option in given if option[1] is not None for word in option]
+        document = tell(answer, [*map(str, ("simserve", "check", scenario, *words))])
+        terminal.write_study(out, CHECK, answer, document)
+    for file, made in ((summary, markdown), (junit, junit_xml)):
+        if file is not None:
+            replace_text(file, made(answer))
+    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
     if not answer.passes:
-        raise typer.Exit(NO)
+        raise typer.Exit(options.NO)
 
 
 def _check_folder(out: Path, *, update: bool) -> None:
@@ -103,7 +92,6 @@ def _check_folder(out: Path, *, update: bool) -> None:
 
 def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
     """Measure, write, and print what was written."""
-    from simserve.cli import terminal
     from simserve.report.check.words import baseline_sentence
     from simserve.study.check.baseline import check_place, write_baseline
     from simserve.study.check.measured import gate_warnings, well_measured
@@ -121,27 +109,42 @@ def _update(candidate: "Scenario", baseline: Path, requested: tuple[float | None
     terminal.warnings(gate_warnings(match, goal or GOAL_FRAC, tolerance))
 
 
-def _write(out: Path, answer: "CheckAnswer", scenario: Path, options: list[tuple[str, object]]) -> None:
-    """Write the folder, whole or not at all; `options` are those of the command by name, None where not given."""
-    from simserve.report.check.page import tell
-    from simserve.report.html import page
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
-    from simserve.tables.folder import CHECK
-
-    words = [word for option in options if option[1] is not None for word in option]
-    document = tell(answer, [*map(str, ("simserve", "check", scenario, *words))])
-    write_study(out, CHECK, {"check.json": json_text(answer.facts()), "report.html": page(document)})
+SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
 
-def _tell(answer: "CheckAnswer", files: tuple[Path | None, Path | None], out: Path | None, *, as_json: bool) -> None:
-    """Print the answer, and write a summary and a test report if requested."""
-    from simserve.cli import terminal
-    from simserve.report.check.page import tell
-    from simserve.report.check.words import junit_xml, markdown
-    from simserve.tables.files import replace_text
+def compare(
+    a: Annotated[Path, typer.Argument(help=SIDE, show_default=False)],
+    b: Annotated[Path, typer.Argument(help="What A is compared with, of the same kind.", show_default=False)],
+    replications: Annotated[
+        int | None,
+        typer.Option(
+            "--replications",
+            min=2,
+            max=1000,
+            help="Runs of each scenario at its own load [default: 10]. The decision uses 32 unless this is set.",
+            show_default=False,
+        ),
+    ] = None,
+    out: options.Out = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
+    from simserve.allowed_modules import allow_modules
+    from simserve.report.comparison.page import tell
+    from simserve.tables.folder import COMPARISON, check_folder
 
-    for file, made in zip(files, (markdown, junit_xml), strict=True):
-        if file is not None:
-            replace_text(file, made(answer))
-    terminal.answer(tell(answer), answer.facts(), out, as_json=as_json)
+    allow_modules(allow_plugin or (), a.parent, b.parent)
+    if out is not None:
+        check_folder(out, COMPARISON)
+    with terminal.progress_bar():
+        answer = comparisons.compare(a, b, replications=replications, by=by, confidence=confidence)
+    document = tell(answer)
+    if out is not None:
+        terminal.write_study(out, COMPARISON, answer, document)
+    terminal.answer(document, answer.facts(), out, as_json=as_json)

@@ -1,8 +1,9 @@
 """`simserve explain`: dry-run a scenario."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from simserve.cli import terminal
 from simserve.cli.options import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed, loaded
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ def explain(
     """
     from dataclasses import asdict
 
-    from simserve.cli import terminal
     from simserve.explain.explain import explain as dry_run
 
     explained = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
@@ -42,7 +42,7 @@ def explain(
 
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     from simserve.cli.terminal import table
-    from simserve.metrics import kv_json, reservation
+    from simserve.metrics.kv_json import ReservationJson, cause_and_remedy
 
     version = "" if pool.engine == "ideal" else f" {pool.engine_version}"
     constants = "" if version[1:] in ("", pool.constants_of) else f" (constants of {pool.constants_of})"
@@ -60,7 +60,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield f"    block: {pool.block_tokens:,} tokens, as a state fills one; prefixes hit at its multiples"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if pool.reservation is not None:
-        yield f"    {reservation.cause_and_remedy(kv_json.ReservationJson(**vars(pool.reservation)))}"
+        yield f"    {cause_and_remedy(ReservationJson(**vars(pool.reservation)))}"
     if len(pool.kv_groups) > 1:
         yield "    of which it holds, by kind of layer:"
         yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
@@ -76,18 +76,14 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield f"\n  Balance: prompts wait up to {timeout} steps for one on each rank, then {batching} steps for more"
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
     yield f"\n  Cost of typical steps{together} ({_state(pool)})"
-    heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
-    rows = [heading, *(_step_row(step) for step in pool.steps)]
+    columns_s = {"time": "duration_s", "by tokens": "tokens_s", "attention": "attention_s", "sampling": "sampling_s"}
     if pool.tokens_per_step > 1:
-        drafting = ["drafting", *(f"{step.drafting_s * 1e3:,.2f} ms" for step in pool.steps)]
-        rows = [(*row, cell) for row, cell in zip(rows, drafting, strict=True)]
+        columns_s["drafting"] = "drafting_s"
         yield f"    {pool.tokens_per_step:.2f} expected tokens per step and decoding request"
-    if pool.exchange is not None:
-        exchange = ["exchange", *(f"{step.exchange_s * 1e3:,.2f} ms" for step in pool.steps)]
-        rows = [(*row, cell) for row, cell in zip(rows, exchange, strict=True)]
-    if any(step.host_wait_s for step in pool.steps):
-        waits = ["for the host", *(f"{step.host_wait_s * 1e3:,.2f} ms" for step in pool.steps)]
-        rows = [(*row, cell) for row, cell in zip(rows, waits, strict=True)]
+    columns_s |= {} if pool.exchange is None else {"exchange": "exchange_s"}
+    columns_s |= {"for the host": "host_wait_s"} if any(step.host_wait_s for step in pool.steps) else {}
+    total, *others = columns_s
+    rows = [("", total, "tokens/s", *others), *(_step_row(step, columns_s.values()) for step in pool.steps)]
     yield table(rows, indent="    ")
     yield from (f"    {text[0].upper()}{text[1:]}" for text in pool.slow_dtypes)
 
@@ -151,9 +147,8 @@ def _group_row(group: "KvGroupAnswer") -> tuple[str, ...]:
     )
 
 
-def _step_row(step: "TypicalStep") -> tuple[str, ...]:
+def _step_row(step: "TypicalStep", parts: Iterable[str]) -> tuple[str, ...]:
     decode = f"decode {step.n_requests} x {step.context_tokens:,} tokens"
     label = decode if step.phase == "decode" else f"prefill {step.n_tokens:,} tokens"
-    parts_s = (step.duration_s, step.tokens_s, step.attention_s, step.sampling_s)
-    total, *parts = (f"{seconds * 1e3:,.2f} ms" for seconds in parts_s)
-    return (label, total, f"{step.tokens_per_s:,.0f}", *parts)
+    total, *others = (f"{getattr(step, part) * 1e3:,.2f} ms" for part in parts)
+    return (label, total, f"{step.tokens_per_s:,.0f}", *others)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.cli import trace_file
+from simserve.cli import terminal, trace_file
 
 if TYPE_CHECKING:
     from simserve.report.spreadsheet.sheets import Sheet
@@ -19,22 +19,21 @@ def report(
 ) -> None:
     """Rebuild the page of an earlier run."""
     from simserve import load_results
-    from simserve.cli import terminal
     from simserve.errors import InvariantError, OutputError
     from simserve.report.page import render
+    from simserve.report.trace.trace import trace
     from simserve.tables.files import replace_text
 
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     results = load_results(directory)
     try:
-        drawn = [each.draw(results) for each in traces]
+        drawn = {file: trace(results, chosen) for file, chosen in traces.items()}
     except InvariantError as error:  # a law that a run holds, and edited tables need not
         rule = "steps and spans must be those of one run"
         raise OutputError(f"{directory}: {rule}, got others ({error.law}); run the command again") from None
     text = render(results)
-    for each in drawn:
-        each.write()
-        terminal.warnings(each.left_out)
+    trace_file.write(drawn)
+    terminal.warnings(each.cut for each in drawn.values() if each.cut)
     page = directory / "report.html"
     replace_text(page, text)
     terminal.result(str(page))
@@ -55,7 +54,6 @@ def export(
     ] = None,
 ) -> None:
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
-    from simserve.cli import terminal
     from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import EXPORT, check_folder, check_workbook_file

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from simserve.cli import terminal
 from simserve.cli.calibrate import CAMPAIGN, FOLDER, EngineToFit, campaign_named
 from simserve.cli.measure import measure_card
 from simserve.cli.options import AsJson
@@ -62,7 +63,6 @@ def kernels(
     """Print errors of kernels on held-out shapes."""
     from dataclasses import asdict
 
-    from simserve.cli import terminal
     from simserve.lab.write import with_held_out_kernels
 
     held_out = with_held_out_kernels(calibration)
@@ -91,7 +91,6 @@ def card(
     from datetime import date
 
     from simserve import catalog
-    from simserve.cli import terminal
     from simserve.lab.card_fit import BOUNDS, factors_for, fit_card, read_runs
     from simserve.lab.write import base_of, card_data, source_of, write_calibration
 
@@ -129,7 +128,6 @@ def _card_tables(fit: "CardFit") -> list[list[Sequence[str]]]:
 @app.command("server-errors")
 def server_errors(folder: Folder, most: Most = None, out: FitFolder = FOLDER, as_json: AsJson = False) -> None:
     """Estimate errors of servers from public runs: how far off predictions are where no constant was fitted."""
-    from simserve.cli import terminal
     from simserve.lab.public import predict_public, read_public, spread_out
     from simserve.lab.server_error_fit import data_of
     from simserve.lab.write import make_folder
@@ -176,7 +174,6 @@ def league(
     as_json: AsJson = False,
 ) -> None:
     """Compare with public runs, by data set. Errors and interval coverage stand beside what peers published."""
-    from simserve.cli import terminal
     from simserve.lab.league import league_facts
     from simserve.lab.public import predict_public, read_public, spread_out
     from simserve.tables.files import plain
@@ -200,7 +197,6 @@ def league(
 
 
 def _league_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    from simserve.cli import terminal
     from simserve.lab.league_page import NOTE, PEERS_HEAD, SETS_HEAD, lead, peer_rows, set_rows
 
     yield lead(facts)

@@ -15,6 +15,8 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any
 
+from simserve.cli import terminal
+
 GOOD = 0
 BAD_INPUT = 2
 OUR_BUG = 70  # EX_SOFTWARE of sysexits.h; 1 means that the answer is "no"
@@ -55,7 +57,8 @@ def execute(arguments: Sequence[str]) -> int:
             return _invoke(arguments)
         except BaseException as error:  # a library may convert a KeyboardInterrupt
             if was_interrupted() or isinstance(error, KeyboardInterrupt):
-                return _report_interruption()
+                terminal.message("interrupted")
+                return INTERRUPTED
             return _report_failure(error)
 
 
@@ -105,15 +108,7 @@ def _foreign_exit(end: SystemExit) -> Exception:
     return PolicyError(f"{last.filename}:{last.lineno}: a plug-in must not exit, got {end!r}; remove the call")
 
 
-def _report_interruption() -> int:
-    from simserve.cli import terminal
-
-    terminal.message("interrupted")
-    return INTERRUPTED
-
-
 def _report_failure(error: BaseException) -> int:
-    from simserve.cli import terminal
     from simserve.errors import SimserveError
 
     if isinstance(error, SimserveError):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simserve.cli import terminal
+
 if TYPE_CHECKING:
     from simserve.lab.kernels.measure import Measurement
 
@@ -23,7 +25,6 @@ def measure_card(
 ) -> None:
     """Time the kernels of the card at hand, with PyTorch, for `calibrate --from`. Exit code 1: the time was up."""
     from simserve import catalog
-    from simserve.cli import terminal
     from simserve.lab.kernels.measure import check_card, measure, partial_path
     from simserve.lab.kernels.shapes import MODELS, shapes_to_time
     from simserve.lab.kernels.torch_device import open_device
@@ -56,7 +57,6 @@ def measure_card(
 
 def _report(result: "Measurement", gpu: str, table: Path, partial: Path) -> None:
     """Print what was timed, what could not be, and the next command."""
-    from simserve.cli import terminal
     from simserve.lab.kernels.measure import UNSTEADY_FRAC
 
     timed = f"{result.n_done:,} of {result.n_shapes:,} shapes timed"

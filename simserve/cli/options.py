@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from simserve.cli import terminal
 from simserve.metrics.goal import GOAL_FRAC, goal_from
 
 if TYPE_CHECKING:
@@ -80,28 +81,17 @@ By = Annotated[
 ]
 
 
-def _quiet(context: typer.Context, value: bool) -> bool:
-    """Print nothing but errors and JSON until the command ends."""
+def _in_mode(context: typer.Context, option: typer.CallbackParam, value: bool) -> bool:
+    """Work in the mode of an option until the command ends."""
     if value:
-        from simserve.cli import terminal
-
-        context.with_resource(terminal.mode(quiet=True))
-    return value
-
-
-def _opens(context: typer.Context, value: bool) -> bool:
-    """Open the page of the answer."""
-    if value:
-        from simserve.cli import terminal
-
-        context.with_resource(terminal.mode(opens=True))
+        context.with_resource(terminal.mode(**{str(option.name): True}))
     return value
 
 
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and JSON if asked for.", callback=_quiet)
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and JSON if asked for.", callback=_in_mode)
 ]
-Opens = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", callback=_opens)]
+Opens = Annotated[bool, typer.Option("--open", help="Open the page in a browser.", callback=_in_mode)]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", metavar="DIR", help="Folder for the answer, its rows and a page. Default: none."),

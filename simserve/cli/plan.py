@@ -7,23 +7,7 @@ import typer
 
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS, MAX_GPUS, MONTHS
-from simserve.cli.options import (
-    NO,
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    BudgetRuns,
-    By,
-    Confidence,
-    Goal,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.cli import options, terminal
 from simserve.metrics.goal import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -47,34 +31,33 @@ Prices = Annotated[
 
 
 def plan(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     gpu: Gpus = None,
     tensor: Tensors = TENSORS,
     split: Annotated[bool, typer.Option("--split", help="Also compare disaggregated prefill and decode.")] = False,
     spare: Spare = "0",
     growth: Growth = 0.0,
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = MONTHS,
-    goal: Goal = None,
+    goal: options.Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = MAX_GPUS,
     price: Prices = None,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    by: By = None,
-    confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
+    budget_runs: options.BudgetRuns = BUDGET_RUNS,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
-    from simserve.cli import terminal
     from simserve.report.plan.page import tell
     from simserve.tables.folder import PLAN, check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(directory := out or Path("reports") / f"{simulated.name}-plan", PLAN)
     with terminal.progress_bar():
         answer = answers.plan(
@@ -92,31 +75,22 @@ def plan(
             confidence=confidence,
             budget_runs=budget_runs,
         )
-        _write(directory, answer)
-    terminal.answer(tell(answer), answer.facts(), directory, as_json=as_json)
+        document = tell(answer)
+        terminal.write_study(directory, PLAN, answer, document, _files(answer))
+    terminal.answer(document, answer.facts(), directory, as_json=as_json)
     if answer.best is None:
-        raise typer.Exit(NO)
+        raise typer.Exit(options.NO)
 
 
-def _write(directory: Path, answer: "PlanAnswer") -> None:
-    """Write the folder, whole or not at all."""
+def _files(answer: "PlanAnswer") -> dict[str, str | bytes]:
+    """Return the workbook, and the scenario with the fleet to take."""
     from simserve.metrics.result_folder import ResultFolder
-    from simserve.report.html import page
-    from simserve.report.plan.page import tell
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.report.spreadsheet.workbook import workbook
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
-    from simserve.tables.folder import PLAN
 
-    files: dict[str, str | bytes] = {
-        "plan.json": json_text(answer.facts()),
-        "report.html": page(tell(answer)),
-        "plan.xlsx": workbook(sheets_of([ResultFolder("plan", answer.scenario.name, answer)])),
-    }
-    if answer.scenario_yaml is not None:
-        files["scenario.yaml"] = answer.scenario_yaml
-    write_study(directory, PLAN, files, answer.rows)
+    sheets = sheets_of([ResultFolder("plan", answer.scenario.name, answer)])
+    scenario = {} if answer.scenario_yaml is None else {"scenario.yaml": answer.scenario_yaml}
+    return {"plan.xlsx": workbook(sheets), **scenario}
 
 
 def _names(text: str) -> list[str]:

@@ -1,31 +1,14 @@
 """`simserve run`: simulate one scenario, write its files, and print the answer."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from simserve.api import answers
 from simserve.api.options import BUDGET_RUNS
-from simserve.cli import trace_file
-from simserve.cli.options import (
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    BudgetRuns,
-    Confidence,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.cli import options, terminal, trace_file
 from simserve.metrics.goal import CONFIDENCE
-
-if TYPE_CHECKING:
-    from simserve.metrics.results import Results
 
 Steps = Annotated[
     Literal["stretch", "full", "none"],
@@ -47,10 +30,10 @@ Measure = Annotated[
 
 
 def run(
-    scenario: ScenarioFile,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
+    scenario: options.ScenarioFile,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
     no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
     steps: Steps = "stretch",
     timeline: trace_file.Timeline = None,
@@ -58,21 +41,22 @@ def run(
     replications: Replications = None,
     precision: Precision = None,
     of: Measure = None,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
-    confidence: Confidence = CONFIDENCE,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    budget_runs: options.BudgetRuns = BUDGET_RUNS,
+    confidence: options.Confidence = CONFIDENCE,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
-    from simserve.cli import terminal
+    from simserve.report.page import render
     from simserve.report.run_head import run_head
     from simserve.report.run_view import RunView
+    from simserve.report.trace.trace import trace
     from simserve.tables.folder import check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(directory := out or Path("reports") / simulated.name)
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     with terminal.progress_bar() as bar:
@@ -86,18 +70,11 @@ def run(
             out=directory,
         )
         bar.show("writing the results")
-        drawn = [each.draw(results) for each in traces]
-        results.write(directory, steps=steps, report=None if no_report else _render)
-        for each in drawn:
-            each.write()
+        drawn = {file: trace(results, chosen) for file, chosen in traces.items()}
+        results.write(directory, steps=steps, report=None if no_report else render)
+        trace_file.write(drawn)
     more = [f"{directory}/"] if no_report else []
     more += [] if timeline is None else [f"{timeline} (open it in ui.perfetto.dev)"]
     folder, document = None if no_report else directory, run_head(RunView(results.figures))
     terminal.answer(document, results.summary, folder, as_json=as_json, more=more)
-    terminal.warnings(text for each in drawn for text in each.left_out)
-
-
-def _render(results: "Results") -> str:
-    from simserve.report.page import render
-
-    return render(results)
+    terminal.warnings(each.cut for each in drawn.values() if each.cut)

@@ -7,21 +7,7 @@ import typer
 
 from simserve.api import servers
 from simserve.api.options import POINTS
-from simserve.cli.options import (
-    NO,
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    Columns,
-    Goal,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.cli import options, terminal
 
 Line = Annotated[
     str | None,
@@ -81,15 +67,14 @@ def twin(
     env: Env = None,
     metrics: Metrics = None,
     engine_version: Version = None,
-    columns: Columns = None,
-    out: Place = None,
-    jobs: Jobs = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    columns: options.Columns = None,
+    out: options.Place = None,
+    jobs: options.Jobs = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make a scenario of your server from its command line, with the load and a fit from its log."""
-    from simserve.cli import terminal
     from simserve.report.twin import tell
     from simserve.servers.documents import assignments
     from simserve.tables.folder import TWIN, check_folder
@@ -117,42 +102,38 @@ def twin(
     answer = answer.write(folder)
     terminal.answer(tell(answer), answer.facts(), folder, as_json=as_json)
     if answer.word == "not explained":
-        raise typer.Exit(NO)
+        raise typer.Exit(options.NO)
 
 
 def tune(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     vary: Vary = None,
     objective: What = "r",
     points: Points = POINTS,
     budget_s: Budget = None,
-    goal: Goal = None,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    goal: options.Goal = None,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the flags with which a scenario's server does best under its SLO; the same command goes on."""
-    from simserve.cli import terminal
-    from simserve.report.html import page
     from simserve.report.tune import tell
-    from simserve.study.study_folder import write_study
     from simserve.study.sweep.points import parse_axis
-    from simserve.tables.files import json_text
     from simserve.tables.folder import TUNE, check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(folder := out or Path("reports") / f"{simulated.name}-tune", TUNE)
     axes = {axis.key: axis.values for axis in map(parse_axis, vary or ())}
     with terminal.progress_bar():
         answer = servers.tune(
             simulated, vary=axes, objective=objective, points=points, budget_s=budget_s, goal=goal, out=folder
         )
-    texts = {"tune.json": json_text(answer.facts()), "report.html": page(tell(answer))}
-    write_study(folder, TUNE, texts | {"scenario.yaml": answer.scenario_yaml or ""}, answer.rows)
+    document = tell(answer)
+    terminal.write_study(folder, TUNE, answer, document, {"scenario.yaml": answer.scenario_yaml or ""})
     more = [f"{folder / 'scenario.yaml'} (the scenario with these flags)"]
-    terminal.answer(tell(answer), answer.facts(), folder, as_json=as_json, more=more)
+    terminal.answer(document, answer.facts(), folder, as_json=as_json, more=more)

@@ -1,6 +1,6 @@
 """`simserve sweep`: a scenario at many points, on all cores or a cluster; an interrupted sweep resumes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,34 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simserve.api.options import BUDGET_RUNS, effort_of
-from simserve.cli.options import (
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    BudgetRuns,
-    By,
-    Confidence,
-    Goal,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-)
+from simserve.cli import options, terminal
 from simserve.metrics.goal import CONFIDENCE, GOAL_FRAC
 
 if TYPE_CHECKING:
-    from simserve.metrics.answers.sweep import SweepAnswer
     from simserve.metrics.answers.sweep_runs import SweepRun
-    from simserve.metrics.decision import Effort
     from simserve.study.processes import Runner
     from simserve.study.sweep.question import SweepQuestion
     from simserve.tables.journal import Journal
 
 
 def sweep(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,65 +34,44 @@ def sweep(
         int,
         typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points share the same seeds."),
     ] = 1,
-    goal: Goal = None,
-    out: Place = None,
+    goal: options.Goal = None,
+    out: options.Place = None,
     dask: Annotated[
         str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on that Dask cluster: tcp://host:port.")
     ] = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    by: By = None,
-    confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
+    budget_runs: options.BudgetRuns = BUDGET_RUNS,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Run a scenario at many points: every combination of some values, or those of a file."""
     from simserve.allowed_modules import allow_modules
-    from simserve.cli import terminal
-    from simserve.report.sweep.page import tell
-
-    allow_modules(allow_plugin or (), scenario.parent)
-    effort = effort_of(budget_runs, confidence, by)
-    template = (assignments or (), seed)
-    question = _question(scenario, vary or (), points, template, (replications, goal or GOAL_FRAC, effort))
-    directory = out or Path("reports") / f"{question.first.name}-sweep"
-    answer = _result(question, directory, dask)
-    terminal.answer(tell(answer), answer.facts(), directory, as_json=as_json)
-
-
-def _question(
-    scenario: Path,
-    vary: Sequence[str],
-    points: Path | None,
-    template: tuple[Sequence[str], int | None],
-    wanted: tuple[int, float, "Effort"],
-) -> "SweepQuestion":
-    """Return the question; raise its errors before anything runs."""
     from simserve.scenario.template import Template
     from simserve.study.sweep.points import parse_axis
     from simserve.study.sweep.points_file import read_points
     from simserve.study.sweep.question import SweepQuestion
 
-    replications, goal, effort = wanted
-    axes = [parse_axis(text) for text in vary]
-    listed = read_points(points) if points is not None else []
-    return SweepQuestion.of(Template.of(scenario, *template), axes, listed, replications, goal, effort)
+    allow_modules(allow_plugin or (), scenario.parent)
+    effort = effort_of(budget_runs, confidence, by)
+    axes = [parse_axis(text) for text in vary or ()]
+    listed = [] if points is None else read_points(points)
+    template = Template.of(scenario, assignments or (), seed)
+    question = SweepQuestion.of(template, axes, listed, replications, goal or GOAL_FRAC, effort)
+    _answer(question, out or Path("reports") / f"{question.first.name}-sweep", dask, as_json=as_json)
 
 
-def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "SweepAnswer":
-    """Run what is missing, write the answer and return it."""
-    from simserve.cli import terminal
+def _answer(question: "SweepQuestion", directory: Path, dask: str | None, *, as_json: bool) -> None:
+    """Run what is missing, write the answer and print it."""
     from simserve.metrics.answers.sweep_runs import read_run
-    from simserve.report.html import page
     from simserve.report.sweep.page import tell
-    from simserve.study.study_folder import write_study
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.sweep import check_any, n_foreign, run_sweep
-    from simserve.tables.files import json_text
     from simserve.tables.folder import SWEEP, check_folder
     from simserve.tables.journal import open_journal
 
@@ -130,9 +93,9 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> "Sw
         check_any(swept)
         with _resume_hint(question, journal, directory):
             answer = sweep_facts(swept)
-            texts = {"report.html": page(tell(answer)), "sweep.json": json_text(answer.facts())}
-            write_study(directory, SWEEP, texts, answer.rows)
-            return answer
+            document = tell(answer)
+            terminal.write_study(directory, SWEEP, answer, document)
+    terminal.answer(document, answer.facts(), directory, as_json=as_json)
 
 
 @contextmanager
@@ -152,7 +115,6 @@ def _runner(dask: str | None) -> Iterator["Runner"]:
 @contextmanager
 def _resume_hint(question: "SweepQuestion", journal: "Journal[SweepRun]", directory: Path) -> Iterator[None]:
     """Print what is kept if the block fails."""
-    from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
     from simserve.tables.folder import SWEEP, is_older_answer
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
+    from simserve.metrics.answers.struct import StudyAnswer
     from simserve.report.document import Document
+    from simserve.tables.folder import Kind
 
 LINE_EVERY_S = 10.0
 """Time between two lines of progress where stderr is no terminal."""
@@ -104,6 +106,22 @@ def answer(
     warnings(document.warnings)
     if MODE.get().opens:
         _open(document, folder)
+
+
+def write_study(
+    folder: Path, kind: "Kind", study: "StudyAnswer", document: "Document", more: Mapping[str, str | bytes] = {}
+) -> None:
+    """Write the folder of a study, whole or not at all: its answer, its page, its rows if it has any, and more files.
+
+    Raises OutputError if the folder holds something else, or cannot be written.
+    """
+    from simserve.metrics.result_folder import ANSWERS
+    from simserve.report.html import page
+    from simserve.study.study_folder import write_study
+    from simserve.tables.files import json_text
+
+    files = {ANSWERS[kind][0]: json_text(study.facts()), "report.html": page(document), **more}
+    write_study(folder, kind, files, study.rows if f"{kind.name}.parquet" in kind.files else None)
 
 
 def _open(document: "Document", folder: Path | None) -> None:

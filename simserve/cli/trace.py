@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
 from simserve.cli.options import AsJson, Columns
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ Out = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
 @app.command("info")
 def info(file: TraceFile, format: Format = "auto", columns: Columns = None, as_json: AsJson = False) -> None:
     """Show a trace's rate, burstiness, lengths, shared prefixes and warnings."""
-    from simserve.cli import terminal
     from simserve.workload.info import trace_info
 
     facts = trace_info(_read(file, format, columns))
@@ -41,7 +41,11 @@ def info(file: TraceFile, format: Format = "auto", columns: Columns = None, as_j
     facts |= {f"prefixes.{name}": value for name, value in prefixes.items()}
     shown = [(name, _text(value)) for name, value in facts.items() if value is not prefixes]
     terminal.result(terminal.table(shown, indent=""))
-    terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
+    if (stamp_s := facts["stamp_s"]) is not None:
+        notes.append(
+            f"timestamps are coarse, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread the requests"
+        )
+    terminal.warnings(notes)
 
 
 @app.command("convert")
@@ -99,7 +103,6 @@ def fit(
     columns: Columns = None,
 ) -> None:
     """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
-    from simserve.cli import terminal
     from simserve.errors import TraceError
     from simserve.tables.files import json_text, replace_text
     from simserve.workload.lengths.profile import fit_profile
@@ -120,7 +123,6 @@ def _read(file: Path, format: str, columns: str | None) -> "Trace":
 
 
 def _write(trace: "Trace", out: Path) -> None:
-    from simserve.cli import terminal
     from simserve.workload.readers.simserve import write_trace
 
     write_trace(trace, out)
@@ -139,12 +141,6 @@ def _spec(option: str, text: str) -> str | Mapping[str, Any]:
     if not isinstance(spec, str | Mapping):
         raise typer.BadParameter(f"must be a name or {{kind: name, ...}}, got {text!r}", param_hint=option)
     return spec
-
-
-def _coarse(stamp_s: float | None) -> list[str]:
-    if stamp_s is None:
-        return []
-    return [f"timestamps are coarse, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread the requests"]
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,13 @@
 """The option `--timeline` of `run` and `report`: a trace of chosen requests and their replicas."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from simserve.metrics.results import Results
-    from simserve.report.trace.trace import Chosen
+    from simserve.report.trace.trace import Chosen, DrawnTrace
 
 Timeline = Annotated[
     Path | None,
@@ -23,48 +22,25 @@ TimelineRequests = Annotated[
 SLOWEST_20 = "slowest:20"
 
 
-@dataclass(frozen=True)
-class TraceRequest:
-    """A requested trace."""
-
-    file: Path
-    chosen: "Chosen"
-
-    def draw(self, results: "Results") -> "PendingTrace":
-        """Draw the trace. Raises OutputError where the run has no such requests."""
-        from simserve.report.trace.trace import trace
-
-        drawn = trace(results, self.chosen)
-        return PendingTrace(self.file, drawn.text, [drawn.cut] if drawn.cut else [])
-
-
-@dataclass(frozen=True)
-class PendingTrace:
-    """A trace that is not yet written."""
-
-    file: Path
-    text: str
-    left_out: list[str]
-    """Messages about requests that the trace leaves out."""
-
-    def write(self) -> None:
-        """Write the file. Raises OutputError."""
-        from simserve.tables.files import replace_text
-
-        replace_text(self.file, self.text)
-
-
-def wanted(timeline: Path | None, requests: str, directory: Path) -> list[TraceRequest]:
-    """Return the requested trace, if any. Raises OutputError for bad options, before the run."""
+def wanted(timeline: Path | None, requests: str, directory: Path) -> "dict[Path, Chosen]":
+    """Return the requests to draw by the file for them, if any. Raises OutputError for bad options, before the run."""
     from simserve.errors import OutputError
 
     if timeline is None:
         if requests != SLOWEST_20:
             rule = "needs --timeline"
             raise OutputError(f"--timeline-requests: {rule}, got {requests} alone; add --timeline FILE")
-        return []
+        return {}
     _check_file(timeline, directory)
-    return [TraceRequest(timeline, _chosen(requests))]
+    return {timeline: _chosen(requests)}
+
+
+def write(drawn: "Mapping[Path, DrawnTrace]") -> None:
+    """Write traces, each into its file. Raises OutputError."""
+    from simserve.tables.files import replace_text
+
+    for file, each in drawn.items():
+        replace_text(file, each.text)
 
 
 def _check_file(timeline: Path, directory: Path) -> None:

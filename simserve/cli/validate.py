@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simserve.cli import terminal
 from simserve.cli.calibrate import CAMPAIGN, campaign_named
 from simserve.cli.options import AllowPlugin, AsJson, Columns, Opens, Quiet
 
@@ -105,7 +106,6 @@ def validate(
 
 def _validate_settings(rows: Path, engine: str | None, requests_per_client: int | None, *, as_json: bool) -> None:
     """Print the errors of InferenceX's settings, by side."""
-    from simserve.cli import terminal
     from simserve.lab.inferencex import CAMPAIGN as THEIRS
     from simserve.lab.inferencex import run_of_setting
     from simserve.lab.runs import predict
@@ -174,7 +174,6 @@ def _validate_runs(
     as_json: bool,
 ) -> None:
     """Print the decision and the errors of the means of closed-loop runs."""
-    from simserve.cli import terminal
     from simserve.lab.host_fit import left_out
     from simserve.lab.runs import replay
     from simserve.lab.trust import trust_in_runs
@@ -202,11 +201,13 @@ def _report(
 
     budgets = [f"{budget} ({engine})" for engine, budget in sorted(campaign.budgets.items())]
     budget = "; ".join([*budgets, "else the engine's default" if budgets else "the engine's default"])
+    shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
+    cold = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
     assumed = (
         f"Assumptions about clients and servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
         f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
-        *_cold_starts(points),
+        *([f"  cold starts add to mean TTFT: {', '.join(cold)}"] if cold else []),
     )
     yield "\n".join(assumed)
     yield "In-sample: the shipped constants" if held_out else "The shipped constants"
@@ -215,13 +216,6 @@ def _report(
         yield "Held-out: each (model, TP) group predicted from a fit to the others"
         yield from error_tables(held_out)
     yield from worst_tables(held_out or points)
-
-
-def _cold_starts(points: "Sequence[Prediction]") -> list[str]:
-    """Say what cold starts add to mean TTFT."""
-    shares = {f"{each.run.engine} {each.run.model}": each.run.cold_s for each in points}
-    texts = [f"{1e3 * share_s:g} ms ({server})" for server, share_s in shares.items() if share_s]
-    return [f"  cold starts add to mean TTFT: {', '.join(texts)}"] if texts else []
 
 
 def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]") -> dict[str, Any]:
@@ -239,7 +233,6 @@ def _plain(campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequ
 def _validate_log(log: Path, scenario: Path, page: Path | None, columns: str | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario; print the decision and the errors."""
     from simserve.api import validate
-    from simserve.cli import terminal
     from simserve.workload.readers.logs.glossary import given_names
 
     with terminal.progress_bar():

@@ -12,11 +12,10 @@ from simserve.metrics.decision import Decision
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import AttainmentJson, FatesJson, attainment, outcomes, throughput
 from simserve.metrics.kv import kv_use, reservation
-from simserve.metrics.kv_json import KvUseJson
+from simserve.metrics.kv_json import KvUseJson, reservation_warnings
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
-from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings, slow_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.storms import StormJson, storm_warnings, storms

@@ -108,18 +108,14 @@ class Decision:
 
     @cached_property
     def probability(self) -> float:
-        """Probability that the SLO is met: that r is at most 1, and no queue grows."""
-        return self._within_capacity(self.margin)
+        """Probability that the SLO is met: that r is at most 1, and no queue grows, which misses any SLO in time."""
+        least = {"growing": 1.0, "critical": 0.5}.get(self.queue or "", 0.0)
+        return min(self.margin.probability(), 1.0 - max(least, self.beyond_frac or 0.0))
 
     @property
     def old_word(self) -> Attained:
         """The decision in the words of earlier versions."""
         return OLD_WORDS.get(self.word, "edge")
-
-    def _within_capacity(self, margin: Margin) -> float:
-        """Return the probability of a margin, with a queue that is stable: a growing one misses any SLO in time."""
-        least = {"growing": 1.0, "critical": 0.5}.get(self.queue or "", 0.0)
-        return min(margin.probability(), 1.0 - max(least, self.beyond_frac or 0.0))
 
     @cached_property
     def word(self) -> Word:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from simserve.metrics.answer import FAR_FRAC, AnswerJson, Attained, Outcome, alone_answer
+from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:  # imports numpy
     from simserve.metrics.classes import GroupJson
@@ -33,13 +34,15 @@ def _outcome(summary: "Summary", own: "Summary | GroupJson", name: str | None) -
         return None
     trust, n_all = summary.trust, summary.requests.arrived
     ends = attained.low_frac, attained.high_frac
+    latencies = [(getattr(own, key).max, limit) for key, limit in own.slo.items()]
+    is_far_below = all(highest is not None and highest <= FAR_FRAC * limit for highest, limit in latencies)
     groups = next((tail for tail in summary.tails if tail.slo_class == name), None)
     return Outcome(
         attained_frac=attained.frac,
         n_arrived=n_arrived,
         n_effective=max(1.0, (trust.n_effective or n_all) * n_arrived / n_all),
         off_frac=summary.load.off_frac,
-        is_far_below=attained.frac == 1 and _is_far_below(own),
+        is_far_below=attained.frac == 1 and bool(latencies) and is_far_below,
         queue="growing" if trust.saturated else trust.steady,
         by_slo={key: value for key, value in attained.by_slo.items() if value is not None},
         interval=None if ends[0] is None or ends[1] is None else [ends[0], ends[1]],
@@ -48,20 +51,14 @@ def _outcome(summary: "Summary", own: "Summary | GroupJson", name: str | None) -
     )
 
 
-def _is_far_below(own: "Summary | GroupJson") -> bool:
-    """Whether the highest latency of each goal is at most FAR_FRAC of its limit."""
-    pairs = [(getattr(own, key).max, limit) for key, limit in own.slo.items()]
-    return bool(pairs) and all(highest is not None and highest <= FAR_FRAC * limit for highest, limit in pairs)
-
-
 def run_answer(summary: "Summary", goal_frac: float) -> AnswerJson | None:
     """Return the answer of a run on its own, by the class that fares worst; None without an SLO or requests."""
     return alone_answer(outcomes(summary), goal_frac)
 
 
-def with_answer(figures: "Summary", goal_frac: float, word: Attained | None) -> "Summary":
+def with_answer(figures: "Summary", word: Attained | None) -> "Summary":
     """Return the figures of a run with its answer, decided with a word where its margin is known."""
-    answer = run_answer(figures, goal_frac)
+    answer = run_answer(figures, GOAL_FRAC)
     if answer is not None and word is not None:
         answer = answer.model_copy(update={"decision": word})
     return figures.model_copy(update={"answer": answer})

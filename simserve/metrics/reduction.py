@@ -15,7 +15,6 @@ from simserve.metrics.basis import RunBasis
 from simserve.metrics.decision import Decision
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.figures import Summary, figures_of, part_of
-from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import GOALS, all_met, met_by_goal
 from simserve.metrics.intervals import inefficiency
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
@@ -114,7 +113,7 @@ class Reduction:
             "members": Lifetimes(self._facts).table(),
         }
         bench = vllm_bench(requests, run.window, latencies, run.met, fastest, self._facts)
-        figures = with_answer(figures_of(run), GOAL_FRAC, None if run.decision is None else run.decision.old_word)
+        figures = with_answer(figures_of(run), None if run.decision is None else run.decision.old_word)
         return Contents(columns, figures, plain(bench))
 
     @cached_property

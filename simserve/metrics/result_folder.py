@@ -104,10 +104,12 @@ def load_results(directory: str | Path) -> Results:
     folder = Path(directory)
     check_run(folder)
     summary = read_answer(folder, RUN)
+    # Steps and spans may be left out, most runs have no replications, and those of earlier versions no members.
+    optional = ("steps", "spans", "members", *MORE_TABLES)
     tables = {
         name: read_table(folder / f"{name}.parquet", fields)
         for name, fields in (TABLES | MORE_TABLES).items()
-        if _is_there(folder, name)
+        if name not in optional or (folder / f"{name}.parquet").exists()
     }
     facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.wall_s)
     scenario = folder / "scenario.yaml"
@@ -147,7 +149,12 @@ def _read(directory: Path) -> ResultFolder:
     if is_older_answer(directory, kind):
         text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
         logging.getLogger("simserve").warning(text, directory, kind.name)
-    return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
+    if kind is not RUN:
+        return ResultFolder(kind.name, _label(kind, answer), answer)
+    from simserve.tables.read_back import read_table  # late import: pyarrow
+
+    rows, _ = read_table(directory / "timeseries.parquet", TABLES["timeseries"])
+    return ResultFolder(kind.name, _label(kind, answer), answer, rows)
 
 
 def _label(kind: Kind, answer: Any) -> str:
@@ -156,20 +163,6 @@ def _label(kind: Kind, answer: Any) -> str:
     if kind is COMPARISON:
         return f"{answer.b} against {answer.a}"
     return str(answer.name or kind.name)
-
-
-def _rows(directory: Path, kind: Kind) -> Columns | None:
-    if kind is not RUN:
-        return None
-    from simserve.tables.read_back import read_table  # late import: pyarrow
-
-    return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]
-
-
-def _is_there(folder: Path, name: str) -> bool:
-    """Return whether a table exists; steps and spans may be left out, most runs have no replications, and those of
-    earlier versions no members."""
-    return name not in ("steps", "spans", "members", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
 
 
 def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:

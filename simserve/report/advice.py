@@ -2,7 +2,7 @@
 
 import math
 
-from simserve.metrics.reservation import cause_and_remedy
+from simserve.metrics.kv_json import cause_and_remedy
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
 from simserve.report.mechanisms import mean_outstanding
 from simserve.report.pools import budget_argument, slots_argument
@@ -71,7 +71,7 @@ def _how_much(reader: RunView, key: str) -> str:
 
 def lost(reader: RunView) -> str:
     """Return why requests got no full answer, and what would give them one."""
-    reasons = reader.reasons
+    reasons = reader.summary.requests.reasons
     if not reasons:
         return ". Read status_reason in requests.parquet first"
     text = listed([f"{count(n)} “{reason}”" for reason, n in reasons.items()])

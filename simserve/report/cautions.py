@@ -23,11 +23,6 @@ FEW_TURNS = (
 )
 
 
-def run_warnings(reader: RunView) -> Cautions:
-    """Return the section of a run's page."""
-    return Cautions(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
-
-
 def capacity_warnings(result: CapacityAnswer) -> Cautions:
     """Return the section of a capacity's page."""
     highest = result.answer if result.question == "rate" or result.question == "concurrency" else None

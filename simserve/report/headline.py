@@ -170,7 +170,7 @@ def _beyond(reader: RunView) -> str:
 
 def _against_capacity(reader: RunView) -> str:
     """`32.0 req/s exceed the capacity of 33.5 req/s (90% prediction interval 30.1–37.2) with a probability of 24%`."""
-    chance, near = reader.beyond_frac or 0.0, reader.summary.near_capacity
+    chance, near = reader.summary.probability_beyond_capacity or 0.0, reader.summary.near_capacity
     if not near:
         return f"the load exceeds capacity with a probability of {probability(chance)}"
     ends = f"{rate(near.low_per_s)}–{rate(near.high_per_s)}"
@@ -188,7 +188,7 @@ def _stay_below(reader: RunView) -> str:
 
 
 def _nothing(reader: RunView) -> str:
-    if reader.reasons:
+    if reader.summary.requests.reasons:
         return f"none of {reader.requested} in the window was answered in full{lost(reader)}."
     fates = {"rejected": "rejected", "timed_out": "timed out", "failed": "failed", "unfinished": "unfinished"}
     text = listed([f"{count(reader.n(fate))} {words}" for fate, words in fates.items() if reader.n(fate)])

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.lifetimes import INSTANTS, Lifetimes
 from simserve.metrics.scaling import ScalingJson
 from simserve.report.chart_data import Floats
 from simserve.report.charts import axis, figure, numbers, scatter
@@ -29,8 +29,8 @@ def members(reader: RunView, lives: Lifetimes) -> list[Chapter]:
         return []
     text = fleet_sentences(reader)
     rows = [
-        Row(f"{number}", [seconds(at_s) for at_s in instants], why)
-        for number, (instants, why) in enumerate(_rows(lives))
+        Row(f"{number}", [seconds(getattr(each, instant)) for instant in INSTANTS], each.why or NONE)
+        for number, each in enumerate(lives.members)
     ]
     table = Table(("Replica", "Ordered", "Ready", "Draining", "Gone"), rows, len(rows) > MANY_MEMBERS)
     return [Chapter("fleet", "Fleet", [_chart(lives), table], text)]
@@ -65,10 +65,6 @@ def _trouble(scaling: ScalingJson) -> list[str]:
         attained = "" if met is None else f", in which {share(met)} of arriving requests met the SLO"
         texts.append(f"The roll-out took {seconds(scaling.rollout_s)}{attained}.")
     return texts
-
-
-def _rows(lives: Lifetimes) -> list[tuple[Sequence[float | None], str]]:
-    return [((each.ordered_s, each.ready_s, each.draining_s, each.gone_s), each.why or NONE) for each in lives.members]
 
 
 def _chart(lives: Lifetimes) -> Plot:
@@ -153,17 +149,14 @@ def replicas(page_data: PageData) -> Chapter:
         return Chapter("replicas", "Replicas", [Paragraph("No replica ran.", "empty")])
     computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
     both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
+    # Its pool, and when it joined and left.
+    places = [", ".join(filter(None, each)) for each in zip(page_data.replica_pool, page_data.lives, strict=True)]
     rows = [
         Row(f"{replica}", [cell(ReplicaRow(page_data, replica, *of)) for cell in COLUMNS.values()], place)
-        for replica, (of, place) in enumerate(zip(both, _places(page_data), strict=True))
+        for replica, (of, place) in enumerate(zip(both, places, strict=True))
     ]
     note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
     return Chapter("replicas", "Replicas", [Table(("Replica", *COLUMNS), rows, len(rows) > MANY_REPLICAS)], note)
-
-
-def _places(page_data: PageData) -> list[str]:
-    """Return the pool of each replica, and when it joined and left."""
-    return [", ".join(filter(None, each)) for each in zip(page_data.replica_pool, page_data.lives, strict=True)]
 
 
 def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:

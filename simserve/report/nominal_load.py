@@ -5,9 +5,6 @@ from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
 from simserve.report.formats import plural, rate
 from simserve.report.run_view import RunView
 
-DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
-"""What a table says of the SLO."""
-
 BY_WORD: dict[str | None, str] = {
     "meets": "meets the SLO",
     "likely_meets": "likely meets the SLO",

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.report.cautions import run_warnings
+from simserve.report.cautions import cautions
 from simserve.report.chart_data import (
     MAX_BANDS,
     MAX_CURVE_POINTS,
     MAX_DOTS,
     MIN_ROWS_PER_BAND,
-    CdfCurve,
     curve,
     even_rows,
     quantile_bands,
 )
-from simserve.report.document import Chapter, Document, Folded, Key, Plot, SideBySide, Titled
+from simserve.report.document import Cautions, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
 from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.groups import classes, tenants, versions
 from simserve.report.html import page
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 
 TAIL_LEVELS = ("p90", "p99", "p99.9")
+FINE = "Calibrated costs, verified KV capacity, enough requests, not saturated."
 
 
 def render(results: "Results") -> str:
@@ -59,7 +59,7 @@ def tell(results: "Results") -> Document:
     note = "Fully resolved: running it again gives identical tables."
     parts: list[Titled] = [
         *margin({"": reader.decision}),
-        run_warnings(reader),
+        Cautions(cautions(reader), FINE),
         Chapter("latency", "Latency", latencies, drawn_load(reader)),
         *slowest(reader),
         Chapter("timeline", "Timeline", [_over_time(first, page_data)]),
@@ -86,7 +86,9 @@ def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | Side
     reached = curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
         return Plot(name, None, title, otherwise=_no_values(page_data, key))
-    within = None if slo_s is None else _share_within(reached, slo_s, n_at_once / n_requests)
+    within = None if slo_s is None else n_at_once / n_requests
+    if slo_s is not None and (place := int(np.searchsorted(reached.value, slo_s, side="right"))):
+        within = float(reached.share[place - 1])  # where the curve has a point or is flat
     in_tail = {level: at for level, at in _levels(reader, key, TAIL_LEVELS).items() if not reader.is_guess(level)}
     note = f"Share of requests with a {short} at most this long."
     if n_at_once:
@@ -118,12 +120,6 @@ def _no_values(page_data: PageData, key: str) -> str:
 def _levels(reader: RunView, key: str, levels: tuple[str, ...]) -> dict[str, float]:
     """Return percentiles of a latency."""
     return {level: value for level in levels if (value := reader.number(f"{key}.{level}")) is not None}
-
-
-def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
-    """Return the curve at the SLO, where it has a point or is flat."""
-    place = int(np.searchsorted(reached.value, slo_s, side="right"))
-    return float(reached.share[place - 1]) if place else least
 
 
 def _against_prompt(reader: RunView, page_data: PageData) -> Plot:

@@ -21,9 +21,6 @@ from simserve.report.pools import pools_words
 from simserve.report.run_view import RunView
 from simserve.report.slowest import terminal_sentence
 
-MADE = {"simserve": "version", "scenario": "digest", "seed": "seed"}
-"""What the foot of the page says of where it comes from, by key of the summary."""
-
 
 def run_head(reader: RunView) -> Document:
     """Return the document of a run without the parts of its page."""
@@ -39,16 +36,20 @@ def run_head(reader: RunView) -> Document:
         f"Fleet: {changed}" if (changed := fleet_sentences(reader)) else "",
         predicted,
     ]
+    summary, wall_s, simulated_s = reader.summary, reader.number("wall_s"), reader.number("simulated_s")
+    made: dict[str, object] = {"simserve": summary.version, "scenario": summary.digest, "seed": summary.seed}
+    if wall_s is not None and simulated_s is not None:
+        made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
     return Document(
         command="",
-        name=reader.name,
+        name=reader.summary.name,
         state=reader.state,
         title=title,
         lead=lead[0].upper() + lead[1:],
         kept=_kept(reader),
         setup=[each for each in (predicted, _setup(reader)) if each],
         tiles=(_margin_tile(reader), _goodput_tile(reader), *latencies),
-        made=_made_from(reader),
+        made=made,
         brief=brief,
         warnings=reader.warnings,
     )
@@ -60,15 +61,6 @@ def _kept(reader: RunView) -> list[str]:
     at_load = rate(reader.number("offered_per_s") if load.nominal_per_s is None else load.nominal_per_s)
     usd_per_hour = sum(pool.n_gpus * (pool.price_per_gpu_hour_usd or 0.0) for pool in reader.pools)
     return [f"{at_load} {unit_of(load)}", reader.gpus, *([f"{usd_per_hour:,.2f} USD/h"] if usd_per_hour else [])]
-
-
-def _made_from(reader: RunView) -> dict[str, object]:
-    """Return what the foot of the page says."""
-    made: dict[str, object] = {name: getattr(reader.summary, key) for name, key in MADE.items()}
-    wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
-    if wall_s is not None and simulated_s is not None:
-        made[f"{seconds(simulated_s)} simulated in"] = seconds(wall_s)
-    return made
 
 
 def _setup(reader: RunView) -> str:

@@ -32,11 +32,6 @@ class RunView:
     summary: "Summary"
 
     @property
-    def name(self) -> str:
-        """Name of the scenario."""
-        return self.summary.name
-
-    @property
     def pools(self) -> Sequence[PoolJson]:
         """The facts of each pool."""
         return self.summary.pools
@@ -174,11 +169,6 @@ class RunView:
         return f"{rate(self.n_gpus)} GPUs on average" if has_changed else plural(self.n_gpus, "GPU")
 
     @property
-    def is_saturated(self) -> bool:
-        """Whether the queue grew as long as requests arrived, in most runs where there are several."""
-        return self.queue_state == "growing"
-
-    @property
     def queue_state(self) -> Queue | None:
         """Steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
         if self.answer is not None:
@@ -186,11 +176,6 @@ class RunView:
         if self.replications:
             return queue_over(Counter(self.replications.states).elements())
         return "growing" if self.summary.trust.saturated else self.summary.trust.steady
-
-    @property
-    def beyond_frac(self) -> float | None:
-        """Probability that the load is beyond capacity; None where it is unknown."""
-        return self.summary.probability_beyond_capacity
 
     @property
     def has_retries(self) -> bool:
@@ -204,11 +189,6 @@ class RunView:
         if self.replications:
             return f"{plural(self.replications.n_requests, what)} in {self.replications.n} runs"
         return plural(self.n("arrived"), what)
-
-    @property
-    def reasons(self) -> Mapping[str, int]:
-        """Why requests of the window got no full answer, the most frequent reasons first."""
-        return self.summary.requests.reasons
 
     @property
     def binds(self) -> str | None:
@@ -237,9 +217,9 @@ class RunView:
             return "unmeasured"
         if not self.n("finished"):
             return "nothing"
-        if self.is_saturated:
+        if self.queue_state == "growing":
             return "saturated"
-        decision, beyond_frac = self.decision, self.beyond_frac or 0.0
+        decision, beyond_frac = self.decision, self.summary.probability_beyond_capacity or 0.0
         if beyond_frac >= BEYOND_FRAC:
             return "beyond"
         if self.queue_state == "critical":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simserve.metrics import reservation
+from simserve.metrics.kv_json import remedy
 from simserve.metrics.slowest import SlowestRequestsJson
 from simserve.report.advice import worst_slo
 from simserve.report.document import Bars, Block, Chapter, Items, Row, Slice, Table
@@ -149,7 +149,7 @@ def _cause_and_remedy(reader: RunView, latency: str) -> tuple[str, str] | None:
     requests = f"The slowest 1% by {SHORT[latency]} ({plural(result.n, 'request')}, ≥ {seconds(result.from_s)})"
     acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
     if name in RESERVED and reader.reservation:
-        acts = (reservation.remedy(reader.reservation),)
+        acts = (remedy(reader.reservation),)
     spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
     return f"{requests} {spent} (average: {seconds(result.all.at(name))}).", _remedy(reader, acts)
 
@@ -199,8 +199,8 @@ def slowest(reader: RunView) -> list[Chapter]:
 def _sentences(reader: RunView, result: SlowestResult) -> list[str]:
     """Return the cause for each latency; a remedy stands once."""
     lines: list[str] = []
-    for cause, remedy in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
-        lines.append(cause if any(line.endswith(remedy) for line in lines) else cause + remedy)
+    for cause, act in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
+        lines.append(cause if any(line.endswith(act) for line in lines) else cause + act)
     return lines
 
 

@@ -14,22 +14,13 @@ from simserve.report.page_data import PageData
 POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
 
 PANELS = {
-    "queue_len": "Requests waiting, per replica",
-    "running": "Requests running, per replica",
-    "kv_frac": "KV cache in use, per replica",
-    "prefill_tokens_per_s": "Prefill tokens/s, per replica",
-    "output_tokens_per_s": "Output tokens/s, per replica",
+    "queue_len": ("Requests waiting, per replica", "waiting"),
+    "running": ("Requests running, per replica", "running"),
+    "kv_frac": ("KV cache in use, per replica", "KV in use"),
+    "prefill_tokens_per_s": ("Prefill tokens/s, per replica", "prefill tokens/s"),
+    "output_tokens_per_s": ("Output tokens/s, per replica", "output tokens/s"),
 }
-"""Panels below the arrivals, top to bottom."""
-
-SPOKEN = {
-    "queue_len": "waiting",
-    "running": "running",
-    "kv_frac": "KV in use",
-    "prefill_tokens_per_s": "prefill tokens/s",
-    "output_tokens_per_s": "output tokens/s",
-}
-"""Their names in the box that follows the pointer."""
+"""Titles of the panels below the arrivals, top to bottom, and their names in the box that follows the pointer."""
 
 MIN_BINS = 30
 FEW_PER_BIN = 5.0
@@ -73,12 +64,19 @@ def timeline(page_data: PageData, window_s: tuple[float, float]) -> Timeline:
     missed = page_data.has_missed_slo
     others = page_data.arrival_s if missed is None else page_data.arrival_s[~missed]
     factor = round(series_width_s / page_data.interval_s)
+    of_replica = np.array(page_data.replica_pool)
+
+    def tracks(key: str) -> tuple[TimelineTrack, ...]:
+        """Return a track for each pool, in the order of the replicas."""
+        grid, pools = page_data.series[key], dict.fromkeys(page_data.replica_pool)
+        return tuple(TimelineTrack(pool, *coarser(grid[of_replica == pool], factor)) for pool in pools)
+
     return Timeline(
         arrival_width_s=width_s,
         met_per_s=per_bin(others, width_s, n_bins),
         missed_per_s=None if missed is None else per_bin(page_data.arrival_s[missed], width_s, n_bins),
         width_s=series_width_s,
-        tracks={key: _tracks(page_data, key, factor) for key in PANELS if page_data.n_intervals},
+        tracks={key: tracks(key) for key in PANELS if page_data.n_intervals},
         window_s=window_s,
         end_s=end_s,
     )
@@ -90,13 +88,6 @@ def bin_widths_s(page_data: PageData) -> tuple[float, float]:
     return bin_width(page_data.end_s, n_bins), page_data.interval_s * (-(-page_data.n_intervals // MAX_BINS) or 1)
 
 
-def _tracks(page_data: PageData, key: str, factor: int) -> tuple[TimelineTrack, ...]:
-    """Return a track for each pool, in the order of the replicas."""
-    pools = list(dict.fromkeys(page_data.replica_pool))
-    of_replica = np.array(page_data.replica_pool)
-    return tuple(TimelineTrack(pool, *coarser(page_data.series[key][of_replica == pool], factor)) for pool in pools)
-
-
 def timeline_figure(timeline: Timeline) -> Figure:
     """Return all panels in one figure over one time axis, so that they are zoomed and read together."""
     unit_s, unit = clock(timeline.end_s)
@@ -104,9 +95,11 @@ def timeline_figure(timeline: Timeline) -> Figure:
     heights = [ARRIVALS_HEIGHT] + [PANEL_HEIGHT] * len(panels)
     plot_height = sum(heights) + GAP_HEIGHT * len(panels)
     domains = _domains(heights, plot_height)
+    missed_per_s = timeline.missed_per_s
+    arrived_per_s = timeline.met_per_s if missed_per_s is None else timeline.met_per_s + missed_per_s
     layout: dict[str, Any] = {
         "xaxis": _time_axis(timeline.end_s / unit_s, unit, f"y{len(heights)}" if len(heights) > 1 else "y"),
-        "yaxis": _panel_axis(domains[0], _peak_arrivals(timeline)),
+        "yaxis": _panel_axis(domains[0], float(arrived_per_s.max())),
         "annotations": [_title("Arrivals per second", domains[0])],
         "shapes": _outside_window(timeline, unit_s),
         "hovermode": "x unified",
@@ -115,13 +108,13 @@ def timeline_figure(timeline: Timeline) -> Figure:
     }
     data = _arrival_traces(timeline, unit_s)
     for place, key in enumerate(panels, start=2):
-        tracks = timeline.tracks[key]
+        tracks, (title, spoken) = timeline.tracks[key], PANELS[key]
         layout[f"yaxis{place}"] = _panel_axis(
             domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
         )
-        layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
+        layout["annotations"].append(_title(title, domains[place - 1]))
         for pool, track in enumerate(tracks):
-            label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
+            label = spoken if len(tracks) == 1 else f"{track.pool}: {spoken}"
             shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
             data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, pool)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
@@ -229,8 +222,3 @@ def _literal(text: str) -> str:
 
 def _starts(values: Floats, width: float) -> list[float | None]:
     return numbers(np.arange(len(values)) * width, 6)
-
-
-def _peak_arrivals(timeline: Timeline) -> float:
-    total = timeline.met_per_s if timeline.missed_per_s is None else timeline.met_per_s + timeline.missed_per_s
-    return float(total.max())

@@ -25,7 +25,8 @@ FINE = "The best point was confirmed on draws of the load that the search had no
 def tell(answer: TuneAnswer) -> Document:
     """Return all that a tuning tells."""
     state, title = TITLES[answer.word]
-    diff, costs, lead = _diff(answer), _costs(answer), sentence(answer)
+    flags = [Row(change.flag, (change.before or NONE, change.after or NONE)) for change in answer.changes]
+    diff, costs, lead = Table(("flag", "now", "better"), flags), _costs(answer), sentence(answer)
     n_points = f"{plural(answer.n_tried, 'point')} of {answer.n_possible or answer.n_tried:,} tried"
     left = f"Not varied: {listed(list(answer.not_varied))}." if answer.not_varied else ""
     setup = (f"{n_points}, {listed([key.rpartition('.')[2] for key in answer.varied])} varied.", left)
@@ -74,11 +75,6 @@ def _carried(answer: TuneAnswer) -> str:
         return ""
     ends = "" if load.low_frac is None or load.high_frac is None else change_interval(load.low_frac, load.high_frac)
     return f"Load within the SLO: {signed(load.more_frac)}{f' ({ends})' if ends else ''}."
-
-
-def _diff(answer: TuneAnswer) -> Table:
-    rows = [Row(change.flag, (change.before or NONE, change.after or NONE)) for change in answer.changes]
-    return Table(("flag", "now", "better"), rows)
 
 
 def _costs(answer: TuneAnswer) -> Table:

@@ -18,7 +18,7 @@ from simserve.scenario.setup import Distortion
 from simserve.scenario.workload import MeasureSection
 from simserve.simulation import simulate
 from simserve.study.cost_draws import CONFIDENCE, Draw, reach_of
-from simserve.study.processes import forked
+from simserve.study.processes import forked, in_order
 from simserve.tables.columns import Columns, Floats
 from simserve.workload.load import Load, offered_load
 from simserve.workload.trace import Trace
@@ -144,8 +144,7 @@ def near_capacity(
     if served is None:
         return None
     with forked(probe.run, len(draws)) as answers:
-        by_place = dict(answers)
-    rates = [by_place[place][0] for place in range(len(draws))]
+        rates = [rate_per_s for rate_per_s, _ in in_order(answers)]
     return None if None in rates else NearCapacity(rate, np.log(rates))
 
 

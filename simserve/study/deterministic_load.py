@@ -69,11 +69,8 @@ def _head(scenario: Scenario) -> Scenario | None:
 
 
 def _is_same_load(scenario: Scenario) -> bool:
-    return _is_same(*(_load(scenario, scenario.seed + i) for i in range(2)))
-
-
-def _load(scenario: Scenario, seed: int) -> Any:
-    return dataclasses.replace(offered_load(scenario.workload, seed, scenario.base_dir), draw_more=None, drawn=None)
+    loads = (offered_load(scenario.workload, scenario.seed + i, scenario.base_dir) for i in range(2))
+    return _is_same(*(dataclasses.replace(load, draw_more=None, drawn=None) for load in loads))
 
 
 def _is_same(one: Any, other: Any) -> bool:

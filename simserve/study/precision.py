@@ -84,8 +84,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
     """
     n = wanted if isinstance(wanted, int) else FIRST_SEEDS
     runs, samples = [results.figures], [results.sample]
-    if isinstance(wanted, Precision):
-        _check_measured(wanted, runs[0])
+    if isinstance(wanted, Precision) and math.isnan(_measure(wanted.key).of(runs[0])):
+        rule = "must name a measure that the run has"
+        raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
         for summary, sample in each_run(partial(Run.of, keys=MEASURED), [scenario], seeds)[0] if seeds else []:
@@ -98,7 +99,9 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
             break
         more = width**2 if math.isfinite(width) else MOST_AT_ONCE
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
-    results.columns["replications"] = _table(scenario.seed, runs)
+    seeds_of: Columns = {"seed": np.arange(scenario.seed, scenario.seed + len(runs), dtype=np.int64)}
+    figures = {measure.key: np.array([measure.of(run) for run in runs]) for measure in RECORDED}
+    results.columns["replications"] = seeds_of | figures
     answer = slo_answer([outcomes(run) for run in runs], GOAL_FRAC)
     results.put(replications=_facts(scenario.seed, runs, wanted), answer=answer)
     if results.basis is not None:
@@ -139,12 +142,6 @@ def _measure(key: str) -> Measure:
     return known[key]
 
 
-def _check_measured(wanted: Precision, first: Summary) -> None:
-    if math.isnan(_measure(wanted.key).of(first)):
-        rule = "must name a measure that the run has"
-        raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
-
-
 def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> ReplicationsJson:
     """Return `replications` of summary.json; null where an interval is open, or a run lacks the measure."""
     result = {measure.key: estimate(measure, runs) for measure in RECORDED}
@@ -163,8 +160,3 @@ def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) ->
         measures={key: OverJson(mean=each.value, low=each.low, high=each.high) for key, each in result.items()},
         precision=reached,
     )
-
-
-def _table(first_seed: int, runs: Sequence[Summary]) -> Columns:
-    columns: Columns = {"seed": np.arange(first_seed, first_seed + len(runs), dtype=np.int64)}
-    return columns | {measure.key: np.array([measure.of(run) for run in runs]) for measure in RECORDED}

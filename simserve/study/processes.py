@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import connection
+from operator import itemgetter
 from typing import Any
 
 from joblib import cpu_count
@@ -78,6 +79,11 @@ def limited_to(jobs: int | None) -> Iterator[None]:
         yield
     finally:
         _limits.pop()
+
+
+def in_order(answers: Iterable[tuple[int, Any]]) -> list[Any]:
+    """Return answers in the order of their tasks."""
+    return [answer for _, answer in sorted(answers, key=itemgetter(0))]
 
 
 def n_jobs() -> int:

@@ -124,11 +124,6 @@ def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
     return Decision(samples, goal_frac)
 
 
-def attained_of(answer: AnswerJson) -> Estimate:
-    """Return the attainment with its interval."""
-    return Estimate(answer.attained_frac, answer.at("low_frac"), answer.at("high_frac"))
-
-
 def mean_load(loads: Sequence[NominalLoad]) -> NominalLoad:
     """Return nominal and drawn load over runs of one load; no nominal rate where a run has none."""
     if not loads or not all(load.nominal_per_s for load in loads):

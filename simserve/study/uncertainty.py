@@ -17,7 +17,7 @@ from simserve.simulation import n_shards, simulate
 from simserve.study.capacity_probe import near_capacity
 from simserve.study.cost_draws import NO_RESIDUAL, Draw, draws_for, residual_of
 from simserve.study.prediction import ScaledReplays, prediction_over
-from simserve.study.processes import Answers, forked, n_jobs
+from simserve.study.processes import Answers, forked, in_order, n_jobs
 from simserve.study.progress import counted, of_run
 from simserve.study.run_figures import RunFigures
 from simserve.study.slo_answer import slo_answer
@@ -166,7 +166,7 @@ class _Replays:
             if results.basis is not None:
                 results.decide(replace(results.basis, confidence=self.effort.confidence))
             return
-        own, replays = Replay.of(results), self._collected(answers)
+        own, replays = Replay.of(results), in_order(counted(answers, self.n_runs))
         n, is_whole = len(self.draws), self.segment_frac is None
         perturbed, plain = (replays[:n], [own, *replays[n:]]) if is_whole else (replays[1::2], replays[::2])
         self._put_prediction(results, own, perturbed, plain)
@@ -178,12 +178,6 @@ class _Replays:
         results.put(probability_beyond_capacity=chance, near_capacity=around, warnings=warnings)
         if results.basis is not None:
             self._decide(results, own, perturbed, plain)
-
-    def _collected(self, answers: Answers) -> list[Replay]:
-        runs: dict[int, Replay] = {}
-        for place, answer in counted(answers, self.n_runs):
-            runs[place] = answer
-        return [runs[place] for place in range(self.n_runs)]
 
     def _put_prediction(
         self, results: Results, own: Replay, perturbed: Sequence[Replay], plain: Sequence[Replay]
@@ -229,8 +223,5 @@ class _Replays:
 
     def _more(self, n_before: int, n_more: int) -> list[Sample]:
         """Make runs with predicted costs at further seeds."""
-        runs: dict[int, Sample] = {}
         with forked(lambda place: self.nominal(n_before + place).sample, n_more) as answers:
-            for place, sample in counted(answers, n_more):
-                runs[place] = sample
-        return [runs[place] for place in range(n_more)]
+            return in_order(counted(answers, n_more))

@@ -40,9 +40,10 @@ RUN = Kind(
 )
 
 
-def _study(name: str, answer: str, *more: str) -> Kind:
-    """Return the kind of a study: its answer as JSON, and a page."""
-    return Kind(name, frozenset({answer, "report.html", *more}), frozenset({answer}))
+def _study(name: str, answer: str, *more: str, journal: str | None = None) -> Kind:
+    """Return the kind of a study: its answer as JSON, a page, and the journal of one that can go on."""
+    kept = (journal,) if journal is not None else ()
+    return Kind(name, frozenset({answer, "report.html", *more, *kept}), frozenset({answer}), journal=journal)
 
 
 CAPACITY = _study("capacity", "capacity.json", "capacity.parquet", "scenario.yaml")
@@ -57,24 +58,9 @@ SWEEP = Kind(
 )
 TWIN = _study("twin", "twin.json", "twin.parquet", "scenario.yaml", "load.csv")
 """Beside them the folder of the GPU, with the fitted calibration."""
-TUNE = Kind(
-    "tune",
-    frozenset({"tune.jsonl", "tune.json", "tune.parquet", "scenario.yaml", "report.html"}),
-    frozenset({"tune.json"}),
-    journal="tune.jsonl",
-)
-AUTOSCALE = Kind(
-    "autoscale",
-    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html", "manifest.yaml"}),
-    frozenset({"autoscale.json"}),
-    journal="autoscale.jsonl",
-)
-RESILIENCE = Kind(
-    "resilience",
-    frozenset({"resilience.jsonl", "resilience.json", "resilience.parquet", "report.html"}),
-    frozenset({"resilience.json"}),
-    journal="resilience.jsonl",
-)
+TUNE = _study("tune", "tune.json", "tune.parquet", "scenario.yaml", journal="tune.jsonl")
+AUTOSCALE = _study("autoscale", "autoscale.json", "autoscale.parquet", "manifest.yaml", journal="autoscale.jsonl")
+RESILIENCE = _study("resilience", "resilience.json", "resilience.parquet", journal="resilience.jsonl")
 
 KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE, AUTOSCALE, RESILIENCE)
 

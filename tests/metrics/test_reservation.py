@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.kv import reservation
-from simserve.metrics.kv_json import KvUseJson, ReservationJson
-from simserve.metrics.reservation import cause_and_remedy, reservation_warnings
+from simserve.metrics.kv_json import KvUseJson, ReservationJson, cause_and_remedy, reservation_warnings
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical
 from simserve.tables.facts import ReservingFacts

@@ -11,6 +11,12 @@ from openpyxl import load_workbook
 
 OFFICE = next(filter(None, map(shutil.which, ("soffice", "libreoffice"))), None)
 
+SHEETS = (
+    *("Summary", "Percentiles", "Time series", "Capacity curve", "Comparison", "Fleet options"),
+    *("Simulated fleets", "Cost", "Growth"),
+)
+"""Names of all sheets in their order."""
+
 Cells = dict[tuple[str, str], Any]
 """Values by sheet and address."""
 

@@ -397,7 +397,6 @@ def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[Queue, int], s
     known = {"replications": WITH_REPLICATIONS | {"n": 10, "states": states}, "slo": None}
     reader = RunView(summary(requests=REQUESTS, **known))
     assert reader.queue_state == state
-    assert reader.is_saturated is (state == "growing")
 
 
 def test_classes_are_those_of_the_first_run() -> None:

@@ -8,8 +8,7 @@ import numpy as np
 from simserve.metrics.figures import Summary
 from simserve.metrics.tails import Sample, Tail
 from simserve.study.capacity.boundary import Boundary, Unbounded
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt
 from simserve.study.capacity.rate import SCALES, runs_at_scale
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.run_seeds import Run

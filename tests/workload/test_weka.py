@@ -13,7 +13,7 @@ import pytest
 from simserve import Scenario, simulate
 from simserve.errors import ScenarioError, TraceError
 from simserve.servers.load import load_of
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.plan.demand import demand_of
 from simserve.workload.load import Load, offered_load
 from simserve.workload.readers import detect, read_recording, read_trace

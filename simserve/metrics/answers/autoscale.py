@@ -17,13 +17,12 @@ from simserve.metrics.answers.struct import (
     Seconds,
     Share,
     Struct,
-    StudyAnswer,
     Text,
     UsdPerHour,
+    VersionedAnswer,
 )
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Slo
-from simserve.tables.schema import SCHEMA
 
 Hours = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "h")]
 
@@ -124,16 +123,12 @@ class RecordedFleet(Struct):
     """What policies read and the file lacks."""
 
 
-class AutoscaleAnswer(StudyAnswer):
+class AutoscaleAnswer(VersionedAnswer):
     """What `simserve autoscale` found."""
 
     command: ClassVar[str] = "autoscale"
     listed: ClassVar[tuple[str, type[Struct]] | None] = ("policies", ScaledFleet)
 
-    schema_: str = Field(SCHEMA, alias="schema")
-    """Version of the schema."""
-    version: str | None = None
-    """Version of simserve that ran it."""
     scenario: ScenarioName
     """The scenario of which one pool is scaled."""
     pool: str

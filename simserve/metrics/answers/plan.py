@@ -11,21 +11,17 @@ from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.resilience import ResilienceAnswer
-from simserve.metrics.answers.struct import Struct, StudyAnswer
+from simserve.metrics.answers.struct import Struct, VersionedAnswer
 from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.summary_schema import Slo
-from simserve.tables.schema import SCHEMA
 
 
-class PlanAnswer(StudyAnswer):
+class PlanAnswer(VersionedAnswer):
     """What `simserve plan` found."""
 
     command: ClassVar[str] = "plan"
     listed: ClassVar[tuple[str, type[Struct]] | None] = ("options", PlanOption)
-    schema_: str = Field(SCHEMA, alias="schema")
-    """Version of the schema."""
-    version: str | None = None
-    """Version of simserve that ran it."""
+
     sentence: str = ""
     """The recommended option, and why."""
     scenario: ScenarioName

@@ -8,10 +8,9 @@ from pydantic import Field
 from simserve.metrics import summary_schema
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.parts import Index, Interval, ScenarioName
-from simserve.metrics.answers.struct import FINITE, Column, Struct, StudyAnswer
+from simserve.metrics.answers.struct import FINITE, Column, Struct, VersionedAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Amount, Count, Share, Slo
-from simserve.tables.schema import SCHEMA
 
 Group = tuple[int, int]
 """Replicas that serve, and warm spares beside them."""
@@ -116,16 +115,12 @@ class SizedFleet(Struct):
     """The decision with all that it rests on; null without a run."""
 
 
-class ResilienceAnswer(StudyAnswer):
+class ResilienceAnswer(VersionedAnswer):
     """What `simserve resilience` found."""
 
     command: ClassVar[str] = "resilience"
     listed: ClassVar[tuple[str, type[Struct]] | None] = ("options", SpareOption)
 
-    schema_: str = Field(SCHEMA, alias="schema")
-    """Version of the schema."""
-    version: str | None = None
-    """Version of simserve that ran it."""
     scenario: ScenarioName
     """The scenario, of which one pool has failures."""
     pool: str

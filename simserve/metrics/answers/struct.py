@@ -22,6 +22,7 @@ from simserve.metrics.answers.shown import Shown
 from simserve.metrics.decision_json import Ratio as Capped
 from simserve.tables.fields import Field as TableField
 from simserve.tables.fields import Kind
+from simserve.tables.schema import SCHEMA
 
 if TYPE_CHECKING:
     from simserve.tables.columns import Columns, TableRows
@@ -157,6 +158,15 @@ class StudyAnswer(Shown, Struct):
     def __eq__(self, other: object) -> bool:
         """Compare what JSON has."""
         return type(self) is type(other) and self.__dict__ == other.__dict__
+
+
+class VersionedAnswer(StudyAnswer):
+    """An answer with the versions of its schema and of simserve in its file."""
+
+    schema_: str = Field(SCHEMA, alias="schema")
+    """Version of the schema."""
+    version: str | None = None
+    """Version of simserve that ran it."""
 
 
 def column_of(struct: type[Struct], name: str) -> Column | None:

@@ -10,10 +10,9 @@ from simserve.metrics import summary_schema
 from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
-from simserve.metrics.answers.struct import Column, Flag, Struct, StudyAnswer
+from simserve.metrics.answers.struct import Column, Flag, Struct, VersionedAnswer
 from simserve.metrics.decision_json import EARLIER, DecisionJson, Word
 from simserve.metrics.summary_schema import Slo
-from simserve.tables.schema import SCHEMA
 
 PointStatus = Literal["finished", "partly", "failed"]
 
@@ -136,15 +135,11 @@ class SweptScenario(Struct):
     """The first seed."""
 
 
-class SweepAnswer(StudyAnswer):
+class SweepAnswer(VersionedAnswer):
     """What `simserve sweep` found."""
 
     command: ClassVar[str] = "sweep"
 
-    schema_: str = Field(SCHEMA, alias="schema")
-    """Version of the schema."""
-    version: str | None = None
-    """Version of simserve that ran it."""
     scenario: SweptScenario
     """The scenario that was varied."""
     keys: Sequence[str]

@@ -4,14 +4,15 @@ from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
+from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
-from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, drawn_by_seeds, load_table, wanted
-from simserve.report.document import Chapter, Document, Key, Plot, Table, Tile
+from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, load_table, wanted
+from simserve.report.document import Chapter, Document, Key, Plot, Tile
 from simserve.report.formats import NONE, interval, plural, rate, share
-from simserve.report.nominal_load import DECISIONS
+from simserve.report.nominal_load import drawn
 
 
 def sentence(result: ReplicasCapacity) -> str:
@@ -38,7 +39,7 @@ def sentence(result: ReplicasCapacity) -> str:
         _sure(answer),
         f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
-        drawn_by_seeds(result, answer.n_seeds),
+        drawn(result.load, answer.n_seeds),
     ]
     return " ".join(filter(None, parts))
 
@@ -79,13 +80,6 @@ def _certainty(result: ReplicasCapacity, answer: FoundReplicas) -> str:
     return f"{result.confidence * 100:.0f}% CI {ends}{within}{seeds}"
 
 
-def _rows(result: ReplicasCapacity) -> Table:
-    """Return one row per number of replicas, the fewest first."""
-    replicas: Columns = {"replicas": lambda point: f"{point.replicas}"}
-    slo: Columns = {"SLO": lambda point: DECISIONS.get(point.decision, NONE)}
-    return load_table(result, result.points, replicas | LOAD_COLUMNS | slo)
-
-
 def tell(result: ReplicasCapacity) -> Document:
     """Return all that the answer tells."""
     answer = result.answer
@@ -95,7 +89,10 @@ def tell(result: ReplicasCapacity) -> Document:
     figure["layout"]["xaxis"]["tickvals"] = [point.replicas for point in result.points]
     note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result.points, result.goal_frac)
     keys: list[Key] = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
-    table, how = _rows(result), "Means over runs; all use the same seeds."
+    replicas: Columns = {"replicas": lambda point: f"{point.replicas}"}
+    slo: Columns = {"SLO": lambda point: EARLIER.get(point.decision or "", NONE)}
+    table = load_table(result, result.points, replicas | LOAD_COLUMNS | slo)  # the fewest first
+    how = "Means over runs; all use the same seeds."
     parts = (
         Chapter("curve", "Attainment against replicas", [Plot("attainment", figure, "", note, keys)]),
         Chapter("tried", "All numbers of replicas", [page_table(table)], how),

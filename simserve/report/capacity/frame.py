@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simserve.metrics.answers.capacity import CapacityAnswer, CapacityStudy
+from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.report.capacity.rate import SHOWN
 from simserve.report.cautions import capacity_warnings
@@ -27,11 +27,6 @@ def tail_tiles(point: ProbedLoad) -> list[Tile]:
         )
         for key in SHOWN
     ]
-
-
-def setup(result: CapacityStudy) -> tuple[str]:
-    """Return the pools in words."""
-    return (pools_words(result.pools),)
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def capacity_document(
         title=head.title,
         lead=head.lead,
         kept=kept,
-        setup=setup(result),
+        setup=(pools_words(result.pools),),
         tiles=head.tiles,
         parts=(*parts, capacity_warnings(result)),
         made={"simserve": result.version, "scenario": scenario.digest, "seeds": seeds},

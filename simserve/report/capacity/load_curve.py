@@ -123,10 +123,10 @@ def alone_rows(result: Searched, unit: LoadUnit) -> Table:
     """Return one row per SLO or class."""
     rows: list[Sequence[str]] = [("", "Highest load", "95% CI", "Headroom", "Beyond it")]
     for each in result.alone:
-        at = unit.of(each)
+        at, limit_s = unit.of(each), None if result.slo_classes else result.slo.get(each.slo or "")
         rows.append(
             (
-                f"{named(each)}{_limit(result, each)}",
+                named(each) if limit_s is None else f"{named(each)} ≤ {goal(limit_s)}",
                 ("≥ " if each.state == "every load" else "< " if each.state == "no load" else "")
                 + unit.format(at.value),
                 unit.interval(at),
@@ -135,11 +135,6 @@ def alone_rows(result: Searched, unit: LoadUnit) -> Table:
             )
         )
     return Table.of(rows)
-
-
-def _limit(result: Searched, each: CriterionLoad) -> str:
-    limit = result.slo.get(each.slo or "")
-    return f" ≤ {goal(limit)}" if limit is not None and not result.slo_classes else ""
 
 
 def _then(each: CriterionLoad) -> str:

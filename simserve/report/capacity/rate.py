@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 
 from simserve.metrics.answer import BEYOND_FRAC
-from simserve.metrics.answers.capacity import CapacityAnswer, CapacityStudy, ConcurrencyCapacity, RateCapacity
+from simserve.metrics.answers.capacity import CapacityStudy, ConcurrencyCapacity, RateCapacity
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundSplit
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
 from simserve.metrics.answers.parts import FoundLoad
+from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, Searched, limited
 from simserve.report.document import Table
@@ -29,7 +30,6 @@ Found = FoundRate | FoundClients | FoundSplit
 Columns = dict[str, Callable[[ProbedLoad], str]]
 """Titles of columns, and what stands there of a load."""
 
-OWN: dict[str | None, str] = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "misses the SLO"}
 HOLDS: dict[str | None, str] = {"met": "holds", "edge": "may hold", "missed": "may hold"}
 """Verb for a load, by its decision."""
 
@@ -70,7 +70,7 @@ def _of_rate(result: RateCapacity, answer: FoundRate, name: str) -> list[str]:
         _beyond(answer),
         own_load(result),
         f"Efficiency: {per_each(answer)}.",
-        drawn_by_seeds(result, answer.n_seeds),
+        drawn(result.load, answer.n_seeds),
         _imprecise(result, answer),
     ]
 
@@ -96,7 +96,7 @@ def own_load(result: Searched) -> str:
     own = result.own_load if result.question == "rate" else None
     if own is None:
         return ""
-    at = f"The scenario's own load, {rate(own.offered_per_s)} req/s, {BY_WORD.get(own.word or '', OWN[own.decision])}"
+    at = f"The scenario's own load, {rate(own.offered_per_s)} req/s, {BY_WORD[own.word or EARLIER[own.decision or '']]}"
     if own.saturated:
         return f"{at}: the queue only grows."
     beyond_frac = own.probability_beyond_capacity or 0.0
@@ -234,8 +234,3 @@ def load_table(result: CapacityStudy, points: Sequence[ProbedLoad], columns: Col
         latencies = [seconds(point.latency_s(key, level)) for key, level in figures]
         rows.append([cell(point) for cell in columns.values()] + latencies)
     return Table.of(rows, dropped=[head for level in ("p50", "p99") for head in rows[0] if head.startswith(level)])
-
-
-def drawn_by_seeds(result: CapacityAnswer, n_seeds: int) -> str:
-    """Return the load that the seeds drew; nothing without a nominal rate."""
-    return drawn(result.load, n_seeds)

@@ -20,7 +20,6 @@ from simserve.report.capacity.rate import (
     between,
     certainty,
     count_on,
-    drawn_by_seeds,
     fails_first,
     gpus,
     level,
@@ -33,6 +32,7 @@ from simserve.report.capacity.rate import (
 from simserve.report.charts import Figure
 from simserve.report.document import Chapter, Document, Key, Plot, SideBySide, Tile
 from simserve.report.formats import SHORT, count, plural, rate, seconds
+from simserve.report.nominal_load import drawn
 
 
 def tell(result: Searched) -> Document:
@@ -56,7 +56,7 @@ def _head(result: Searched, unit: LoadUnit) -> CapacityHead:
     at = answer.load
     what = f"{level(result)} goodput: the highest rate" if result.question == "rate" else "highest concurrency"
     lead = f"The {what} at which {wanted(result)} ({certainty(answer, between(at, unit))}). {fails_first(answer)}"
-    texts = (count_on(at, unit), lead, own_load(result), drawn_by_seeds(result, answer.n_seeds))
+    texts = (count_on(at, unit), lead, own_load(result), drawn(result.load, answer.n_seeds))
     lead, title = " ".join(filter(None, texts)), f"{unit.format(at.value)} on {gpus(answer)}"
     return CapacityHead(state, title, lead, _tiles(result, answer, unit))
 

@@ -7,10 +7,11 @@ from simserve.metrics.answers.capacity import RatioCapacity
 from simserve.metrics.answers.capacity_found import FoundSplit, SplitRate
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
-from simserve.report.capacity.rate import certainty, drawn_by_seeds, fails_first, gpus, per_each, wanted
+from simserve.report.capacity.rate import certainty, fails_first, gpus, per_each, wanted
 from simserve.report.charts import Figure, axis, figure, hover, numbers, scatter, text, whiskers
 from simserve.report.document import Chapter, Document, Plot, Table, Tile
 from simserve.report.formats import NONE, SHORT, listed, plural, rate
+from simserve.report.nominal_load import drawn
 
 
 def sentence(result: RatioCapacity) -> str:
@@ -27,7 +28,7 @@ def sentence(result: RatioCapacity) -> str:
         *_others(result, answer),
         "" if answer.is_clear or answer.n_seeds == 1 else "Statistically tied with another split: lengthen the runs.",
         f"Efficiency: {per_each(answer)}.",
-        drawn_by_seeds(result, answer.n_seeds),
+        drawn(result.load, answer.n_seeds),
     ]
     return " ".join(part for part in parts if part)
 
@@ -57,13 +58,6 @@ def _others(result: RatioCapacity, answer: FoundSplit) -> list[str]:
     return sentences
 
 
-def _rows(result: RatioCapacity) -> Table:
-    """Return one row per split, the fewest prefill replicas first; `together` is last."""
-    rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
-    rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
-    return Table.of(rows)
-
-
 def _row(each: SplitRate) -> Sequence[str]:
     at = each.offered_per_s
     holds = each.state != "no load"
@@ -85,7 +79,9 @@ def tell(result: RatioCapacity) -> Document:
         ("dot k1", "a split"),
         *([("dash k0", "the same GPUs without disaggregation")] if result.together else []),
     ]
-    table = _rows(result)
+    rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
+    rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
+    table = Table.of(rows)  # the fewest prefill replicas first
     parts = (
         Chapter("rates", "Highest rate of each split", [Plot("splits", _chart(result), "", note, keys)]),
         Chapter("tried", "Every split", [page_table(table)], "All use the same seeds."),

@@ -130,7 +130,7 @@ def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
         Tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
         Tile(
             f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
-            share(at.candidate.attained_frac),
+            share(now),
             [f"was {share(before)}{points}"],
         ),
         Tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),

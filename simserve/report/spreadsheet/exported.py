@@ -12,26 +12,17 @@ from simserve.report.spreadsheet.sheets_run import comparison, percentiles, time
 from simserve.report.spreadsheet.sheets_simulated import simulated_fleets
 from simserve.report.spreadsheet.sheets_summary import summary
 
-SHEETS = (
-    "Summary",
-    "Percentiles",
-    "Time series",
-    "Capacity curve",
-    "Comparison",
-    "Fleet options",
-    "Simulated fleets",
-    "Cost",
-    "Growth",
-)
-"""Names of all sheets in their order."""
-
 
 def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
     """Return the sheets that these folders fill, the summary first."""
     runs, capacities, comparisons = (
         [source for source in sources if source.command == command] for command in ("run", "capacity", "compare")
     )
-    fleets = [each for each in sources if each.command in ("plan", "sweep") or _is_fleet_size(each)]
+    fleets = [
+        each
+        for each in sources
+        if each.command in ("plan", "sweep") or (each.command == "capacity" and each.answer.question == "replicas")
+    ]
     basis = cost_basis(sources)
     others = [
         *([percentiles(runs), time_series(runs)] if runs else []),
@@ -42,7 +33,3 @@ def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
         *([cost(basis), growth(basis)] if basis is not None else []),
     ]
     return [summary(sources, others, basis), *others]
-
-
-def _is_fleet_size(source: ResultFolder) -> bool:
-    return source.command == "capacity" and source.answer.question == "replicas"

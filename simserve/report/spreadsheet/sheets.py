@@ -194,13 +194,8 @@ def tabulated(
 
 
 def csv_files(sheets: Sequence[Sheet]) -> dict[str, str]:
-    """Return the text of each file by its name."""
-    return {file_name(sheet.name): _text(sheet) for sheet in sheets}
-
-
-def file_name(sheet_name: str) -> str:
-    """Return `time_series.csv` of the sheet `Time series`."""
-    return f"{sheet_name.lower().replace(' ', '_')}.csv"
+    """Return the text of each file by its name, `time_series.csv` of the sheet `Time series`."""
+    return {f"{sheet.name.lower().replace(' ', '_')}.csv": _text(sheet) for sheet in sheets}
 
 
 def _text(sheet: Sheet) -> str:

@@ -93,10 +93,11 @@ def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
             SheetColumn("max", "ms", "ms"),
             SheetColumn("SLO", "ms", "ms"),
             SheetColumn("within SLO", "share", "share"),
-            SheetColumn("p99 low, by chance", "ms", "ms"),
-            SheetColumn("p99 high, by chance", "ms", "ms"),
-            SheetColumn("p99 low, by costs", "ms", "ms"),
-            SheetColumn("p99 high, by costs", "ms", "ms"),
+            *(
+                SheetColumn(f"p99 {end}, by {why}", "ms", "ms")
+                for why in ("chance", "costs")
+                for end in ("low", "high")
+            ),
         ),
         tuple(groups),
         charts,

@@ -1,6 +1,7 @@
 """The sheet of simulated fleets: replicas, load and attainment of a unit, by which the cost sheet sizes a fleet."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from simserve.metrics.answers.capacity import CapacityAnswer, ReplicasCapacity
 from simserve.metrics.answers.plan import PlanAnswer
@@ -30,17 +31,14 @@ MET = 0
 def simulated_fleets(basis: Basis) -> Sheet:
     """Return a row a fleet and load, those that meet the goal first."""
     kinds = {True: "Meets the goal", False: "Does not surely meet it"}
+    order = attrgetter("replicas", "offered_per_s")
     groups = [
-        (title, sorted((f for f in basis.fleets if f.meets is meets), key=_order)) for meets, title in kinds.items()
+        (title, sorted((f for f in basis.fleets if f.meets is meets), key=order)) for meets, title in kinds.items()
     ]
     named = {"met_replicas": (MET, "Replicas"), "met_loads": (MET, "Load")}
     columns = (*COLUMNS, SheetColumn("From", "text"))
     rows = tuple(SheetGroup(title, [_row(fleet) for fleet in fleets]) for title, fleets in groups if fleets)
     return Sheet("Simulated fleets", "Replicas, load and attainment", NOTE, "Goal", columns, rows, named=named)
-
-
-def _order(fleet: FleetPoint) -> tuple[int, float]:
-    return fleet.replicas, fleet.offered_per_s
 
 
 def _row(fleet: FleetPoint) -> tuple[str | float | None, ...]:

@@ -85,7 +85,7 @@ class _Page:
             ends = [(start, column), (start + len(self._sheet.groups[place].rows) - 1, column)]
             cells = ":".join(xl_rowcol_to_cell(*end, True, True) for end in ends)
             self._book.define_name(name, f"='{self._sheet.name}'!{cells}")
-        _place_charts(self._book, self._page, self._sheet, FIRST_ROW)
+        _place_charts(self._book, self._page, self._sheet)
 
     def _set_up(self) -> None:
         page = self._page
@@ -161,19 +161,19 @@ class _Page:
         )
 
 
-def _place_charts(book: Any, page: Any, sheet: Sheet, first_row: int) -> None:
-    """Draw all charts of a sheet, with values from that row on."""
+def _place_charts(book: Any, page: Any, sheet: Sheet) -> None:
+    """Draw all charts of a sheet."""
     is_below = sheet.n_rows <= SHORT_ROWS
     for number, (home, chart) in enumerate([*((sheet, chart) for chart in sheet.charts), *sheet.borrowed]):
-        drawn = _drawn(book, home, chart, first_row)
+        drawn = _drawn(book, home, chart)
         if is_below:
-            row, column = first_row + sheet.n_rows + 1 + number // 2 * ROWS_A_CHART, 0
+            row, column = FIRST_ROW + sheet.n_rows + 1 + number // 2 * ROWS_A_CHART, 0
             page.insert_chart(row, column, drawn, {"x_offset": number % 2 * (SIZE["width"] + 20)})
         else:
-            page.insert_chart(first_row + number * ROWS_A_CHART, len(sheet.columns) + 2, drawn)
+            page.insert_chart(FIRST_ROW + number * ROWS_A_CHART, len(sheet.columns) + 2, drawn)
 
 
-def _drawn(book: Any, sheet: Sheet, chart: Chart, first_row: int) -> Any:
+def _drawn(book: Any, sheet: Sheet, chart: Chart) -> Any:
     kinds = {
         "line": {"type": "scatter", "subtype": "straight"},
         "points": {"type": "scatter", "subtype": "marker_only"},
@@ -183,9 +183,9 @@ def _drawn(book: Any, sheet: Sheet, chart: Chart, first_row: int) -> Any:
     for number, series in enumerate(chart.series):
         drawn.add_series(
             {
-                "name": [sheet.name, first_row - 1, sheet.place(series.column)],
-                "categories": _range(sheet, chart, chart.across, first_row),
-                "values": _range(sheet, chart, series.column, first_row),
+                "name": [sheet.name, HEAD_ROW, sheet.place(series.column)],
+                "categories": _range(sheet, chart, chart.across),
+                "values": _range(sheet, chart, series.column),
                 **_strokes(chart, series, COLORS[number % len(COLORS)]),
             }
         )
@@ -227,8 +227,8 @@ def _as_text(title: str) -> str:
     return re.sub(r"!(?=\$?[A-Z])", "!\u2060", title)  # word joiner, which has no width
 
 
-def _range(sheet: Sheet, chart: Chart, head: str, first_row: int) -> list[Any]:
+def _range(sheet: Sheet, chart: Chart, head: str) -> list[Any]:
     """Return the cells of a column in the chart's group."""
-    start = first_row + sheet.first_row(chart.group)
+    start = FIRST_ROW + sheet.first_row(chart.group)
     column = sheet.place(head)
     return [sheet.name, start, column, start + len(sheet.groups[chart.group].rows) - 1, column]

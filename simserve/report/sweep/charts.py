@@ -48,8 +48,8 @@ def latency_chart(answer: SweepAnswer) -> Figure | None:
     dots = [_dot(point, means.ttft_p99_s.value or 0.0, means.tpot_p99_s) for point, means in pairs]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
-    of_all = {} if answer.slo_classes else answer.slo or {}
-    slo: dict[str, float] = {key: of_all[key] for key in ("ttft_s", "tpot_s") if key in of_all}
+    limits = {} if answer.slo_classes else answer.slo or {}  # those of all requests of all points
+    slo: dict[str, float] = {key: limits[key] for key in ("ttft_s", "tpot_s") if key in limits}
     ends = [end for dot in dots for end in (dot.y, dot.low, dot.high) if end]
     axes = {
         "xaxis": _latency([dot.x for dot in dots], slo.get("ttft_s"), "p99 TTFT"),

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
+from simserve.metrics.decision_json import EARLIER
 from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.margin import margin
-from simserve.report.nominal_load import DECISIONS
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
 from simserve.report.sweep.words import (
     MOST_ROWS,
@@ -99,7 +99,7 @@ def _tiles(answer: SweepAnswer) -> tuple[Tile, ...]:
 
 def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> Tile:
     price = f", {dollars(point)} an hour" if has_price else ""
-    decision = f"{DECISIONS[point.decision]}: " if point.decision in ("missed", "edge") else ""
+    decision = f"{EARLIER[point.decision]}: " if point.decision in ("missed", "edge") else ""
     attained = f"{decision}{share(point.attained.value)} within the SLO{price}"
     return Tile(label, figure, (f"point {point.point}: {values_of(answer, point)}", attained))
 

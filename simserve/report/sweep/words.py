@@ -7,9 +7,10 @@ from typing import Any
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
+from simserve.metrics.decision_json import EARLIER
 from simserve.report.formats import NONE, as_sentence, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.headline import chance_text, ratio_text
-from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT, DECISIONS, at_nominal, drawn, is_off
+from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT, at_nominal, drawn, is_off
 
 MOST_ROWS = 10
 """Points in the table on the terminal; the page has all."""
@@ -197,7 +198,7 @@ def _slo_cells(point: PointOfSweep) -> list[str]:
     """Return the share that met the SLO at the nominal load, its interval, r, P, the decision and its seeds."""
     answer, judged = point.answer, point.judged
     if answer is None or not point.is_finished or point.saturated:
-        return [_state(point), *[NONE] * 3, DECISIONS["missed"] if point.saturated else NONE, str(point.n_seeds)]
+        return [_state(point), *[NONE] * 3, EARLIER["missed"] if point.saturated else NONE, str(point.n_seeds)]
     ends = interval(answer.low_frac, answer.high_frac)
     margin = [NONE, NONE] if judged is None else [ratio_text(judged.r or 0.0), chance_text(judged)]
     margin = margin if judged is None or judged.probability is not None else [margin[0], NONE]

@@ -8,7 +8,7 @@ Source: "Trace Event Format", the Chromium project's document of that name.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,11 +75,6 @@ class Events:
 def to_us(seconds: float) -> int:
     """Return whole microseconds, so that slices that touch in time touch in the trace."""
     return round(seconds * US_PER_S)
-
-
-def slices(events: Iterable[Event]) -> list[Event]:
-    """Return the events that are slices."""
-    return [event for event in events if event["ph"] == "X"]
 
 
 def _order(event: Event) -> tuple[int, int, int]:

@@ -9,14 +9,12 @@ from simserve.errors import Problem, ScenarioError
 from simserve.metrics.answers.capacity import ConcurrencyCapacity
 from simserve.metrics.answers.capacity_found import FoundClients
 from simserve.scenario import Scenario
-from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import Boundary
+from simserve.study.capacity.boundary import Boundary, SearchAxis
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import efficiency_of, precision_of, probed_load, search_of
 from simserve.study.capacity.load_curve import CLIENTS, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion, check_slo
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt, check_slo
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import Estimate

@@ -9,9 +9,9 @@ from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad, Searc
 from simserve.metrics.answers.parts import Bounded, Limit, ScenarioName
 from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
-from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.tails import pooled
-from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
@@ -88,25 +88,24 @@ def studied(
 def pools_of(scenario: Scenario) -> list[StudiedPool]:
     """Return the pools of a scenario."""
     pools = zip(scenario.setups, scenario.cluster.pools, strict=False)  # without what a roll-out turns one into
-    return [_pool(setup, str((pool.scheduler or {}).get("kind"))) for setup, pool in pools]
-
-
-def _pool(setup: PoolSetup, scheduler: str) -> StudiedPool:
-    return StudiedPool(
-        name=setup.name,
-        role=setup.role,
-        model=setup.model.name,
-        gpu=setup.gpu.name,
-        engine=setup.engine.name,
-        engine_version=setup.engine.version,
-        scheduler=scheduler,
-        n_replicas=setup.n_replicas,
-        gpus_per_replica=setup.gpus_per_replica,
-        ranks_per_replica=setup.ranks_per_replica,
-        calibrated=setup.calibrated,
-        calibration=setup.calibration_name,
-        kv_verified=setup.ledger.verified,
-    )
+    return [
+        StudiedPool(
+            name=setup.name,
+            role=setup.role,
+            model=setup.model.name,
+            gpu=setup.gpu.name,
+            engine=setup.engine.name,
+            engine_version=setup.engine.version,
+            scheduler=str((pool.scheduler or {}).get("kind")),
+            n_replicas=setup.n_replicas,
+            gpus_per_replica=setup.gpus_per_replica,
+            ranks_per_replica=setup.ranks_per_replica,
+            calibrated=setup.calibrated,
+            calibration=setup.calibration_name,
+            kv_verified=setup.ledger.verified,
+        )
+        for setup, pool in pools
+    ]
 
 
 def precision_of(question: CapacityQuestion, boundary: Boundary, *, is_known: bool = False) -> FoundPrecision:

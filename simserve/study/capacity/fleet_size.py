@@ -151,7 +151,10 @@ def fleet_size_answer(size: FleetSize) -> ReplicasCapacity:
 
 
 def _fleet(size: FleetSize, point: LoadPoint) -> FoundReplicas:
-    n, judged = int(point.scale), size.judged.get(point.scale)
+    n, judged, known = int(point.scale), size.judged.get(point.scale), dict[str, Any]()
+    if judged is not None:  # how sure it is
+        known = {"word": judged.word, "probability": judged.probability, "edge_by": judged.edge_by}
+        known |= {"r": capped(judged.margin.log_r)}
     return FoundReplicas(
         replicas=n,
         decision=size.decision(point),
@@ -160,14 +163,8 @@ def _fleet(size: FleetSize, point: LoadPoint) -> FoundReplicas:
         high_frac=point.attained.high,
         n_seeds=len(point.runs),
         fleet=fleet_of(with_replicas(size.question.scenario, {size.place: n})),
-        **({} if judged is None else _sure(judged)),
+        **known,
     )
-
-
-def _sure(judged: Decision) -> dict[str, Any]:
-    """Return how sure a number of replicas is."""
-    known = {"word": judged.word, "probability": judged.probability, "edge_by": judged.edge_by}
-    return known | {"r": capped(judged.margin.log_r)}
 
 
 def _probed(size: FleetSize, point: LoadPoint) -> ProbedLoad:

@@ -9,11 +9,10 @@ from typing import cast
 from simserve.metrics.answers.capacity_loads import LATENCIES, CriterionLoad, KneeLoad, LoadCurve, SearchEnd
 from simserve.metrics.answers.parts import Bounded
 from simserve.scenario import Scenario
-from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, SearchAxis, Unbounded
 from simserve.study.capacity.facts import bounded, probed_load
 from simserve.study.capacity.point import Criterion, LoadPoint
-from simserve.study.capacity.probed_loads import ProbedLoads
+from simserve.study.capacity.question import ProbedLoads
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.intervals import Estimate
 

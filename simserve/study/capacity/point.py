@@ -16,7 +16,7 @@ from simserve.metrics.outcomes import outcomes, whole_outcome
 from simserve.metrics.tails import Sample
 from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Run
-from simserve.study.slo_answer import at_nominal, attained_of, mean_load, slo_answer
+from simserve.study.slo_answer import at_nominal, mean_load, slo_answer
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,9 @@ class LoadPoint:
     def attained(self) -> Estimate:
         """Share that met every SLO, at the nominal load, and its interval; NaN where no request counts."""
         answer = slo_answer(self.outcomes, 1.0)
-        return Estimate(math.nan, math.nan, math.nan) if answer is None else attained_of(answer)
+        if answer is None:
+            return Estimate(math.nan, math.nan, math.nan)
+        return Estimate(answer.attained_frac, answer.at("low_frac"), answer.at("high_frac"))
 
     def margin(self, goal_frac: float, criterion: Criterion = EVERYTHING) -> Margin | None:
         """Return where log r of a criterion lies by noise; None where no request counts."""

@@ -7,8 +7,7 @@ from simserve.metrics.answers.capacity import RateCapacity
 from simserve.metrics.answers.capacity_found import FoundRate
 from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
 from simserve.metrics.decision import OLD_WORDS, Decision, beyond_warning
-from simserve.study.capacity.axis import SearchAxis
-from simserve.study.capacity.boundary import Boundary, Unbounded
+from simserve.study.capacity.boundary import Boundary, SearchAxis, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import (
     bounded,
@@ -21,13 +20,12 @@ from simserve.study.capacity.facts import (
 from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion, check_slo
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt, check_slo
 from simserve.study.capacity.search import Goal, Search
 from simserve.study.capacity_probe import NearCapacity, near_capacity
 from simserve.study.cost_draws import draws_for
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 from simserve.workload.load import offered_load

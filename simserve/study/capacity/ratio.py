@@ -15,13 +15,11 @@ from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import bounded, efficiency_of, fails_first, load_warnings, studied
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
 from simserve.study.capacity.search import Goal, Search
-from simserve.study.fleet import with_replicas
+from simserve.study.fleet import at_scale, with_replicas
 from simserve.study.intervals import CONFIDENCE, Estimate
-from simserve.study.load_scale import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 

@@ -14,10 +14,17 @@ import numpy as np
 from simserve.errors import EndOfLoads
 from simserve.metrics.goal import CAP
 from simserve.metrics.margin import MOST_FREE, Margin
-from simserve.study.capacity.axis import CLOSE, SearchAxis
-from simserve.study.capacity.boundary import FIRST_SEEDS, LEAST_MISSES, Boundary, Unbounded, saturation_ends
+from simserve.study.capacity.boundary import (
+    CLOSE,
+    FIRST_SEEDS,
+    LEAST_MISSES,
+    Boundary,
+    SearchAxis,
+    Unbounded,
+    saturation_ends,
+)
 from simserve.study.capacity.point import EVERYTHING, Criterion, LoadPoint
-from simserve.study.capacity.probed_loads import ProbedLoads
+from simserve.study.capacity.question import ProbedLoads
 from simserve.study.intervals import Estimate, around
 
 MOST_PROBES = 40

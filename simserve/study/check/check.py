@@ -16,7 +16,7 @@ from simserve.metrics.answers.check import (
     State,
 )
 from simserve.metrics.answers.parts import ScenarioName
-from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.against import Against
 from simserve.study.check.baseline import curve_of, grid_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.scenario import Scenario
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.tables.columns import Floats
 from simserve.workload.load import offered_load
 

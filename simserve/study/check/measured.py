@@ -15,8 +15,8 @@ from simserve.study.check.gate import AttainmentCurve, loss_between, significanc
 from simserve.study.check.load_facts import load_facts, short
 from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
+from simserve.study.fleet import at_scale
 from simserve.study.intervals import around, standard_error
-from simserve.study.load_scale import at_scale
 from simserve.version import __version__
 
 LARGE = 2.5

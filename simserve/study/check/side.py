@@ -14,7 +14,7 @@ from simserve.study.capacity.drawn_loads import RatioCurve
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.check.load_facts import READ
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 

@@ -30,8 +30,8 @@ from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.cost_draws import reach_of
 from simserve.study.deterministic_load import is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
+from simserve.study.fleet import at_scale
 from simserve.study.intervals import CONFIDENCE
-from simserve.study.load_scale import at_scale
 from simserve.tables.columns import Floats
 from simserve.tables.schema import MOST
 

@@ -12,7 +12,7 @@ from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
-from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario

@@ -9,7 +9,7 @@ import numpy as np
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import is_deterministic
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 
 HOUR_S = 3600.0
 

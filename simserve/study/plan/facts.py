@@ -13,7 +13,7 @@ from simserve.metrics.answers.fleet_needs import (
 )
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan import PlanAnswer
-from simserve.metrics.reservation import reservation_warnings
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.facts import load_warnings, pools_of
 from simserve.study.deterministic_load import is_deterministic

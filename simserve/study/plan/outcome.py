@@ -17,8 +17,8 @@ from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.drawn_costs import DrawnCosts
+from simserve.study.fleet import at_scale
 from simserve.study.intervals import Z_95
-from simserve.study.load_scale import at_scale
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.fleet_search import CostsOf, FleetSearch, RunsOf, Trial
 from simserve.study.plan.options import Fleets, Option, Replicas

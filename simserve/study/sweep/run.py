@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
-from simserve.metrics.answers.kept_sample import KeptSample
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import NominalLoad
-from simserve.metrics.answers.sweep_runs import ClassOutcome, DrawnRun, FailedRun, FinishedRun, ProbedPoint, SweepRun
+from simserve.metrics.answers.sweep_runs import (
+    ClassOutcome,
+    DrawnRun,
+    FailedRun,
+    FinishedRun,
+    KeptSample,
+    ProbedPoint,
+    SweepRun,
+)
+from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.outcomes import outcomes
-from simserve.metrics.reservation import reservation_warnings
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
@@ -100,7 +107,7 @@ def run_row(task: Task) -> SweepRun:
         row: SweepRun = kind.row(scenario)
         return row
     except SimserveError as error:
-        # every repetition fails alike; but a missing file may appear
+        # Every repetition fails alike where the scenario is the cause; a missing file may appear.
         is_final = isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
         return failed_row(seed, str(error), is_final=is_final)
     except MemoryError:

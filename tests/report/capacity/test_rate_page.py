@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from simserve import load_scenario
 from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.study.capacity import concurrency, rate
-from simserve.study.capacity.axis import SearchAxis
+from simserve.study.capacity.boundary import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_answer, search
 from simserve.study.capacity.question import CapacityQuestion
 from tests.cli.scenarios import write_scenario

@@ -8,8 +8,8 @@ import pytest
 
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_sources import cost_basis
-from simserve.report.spreadsheet.exported import SHEETS, sheets_of
-from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files, file_name
+from simserve.report.spreadsheet.exported import sheets_of
+from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of, csv_files
 from simserve.report.tell import tell
 from simserve.report.text import document_text
 from simserve.tables.folder import EXPORT
@@ -29,6 +29,7 @@ from tests.report.answers_by_hand import (
     sweep_answer,
     timeseries,
 )
+from tests.report.spreadsheets import SHEETS
 
 
 def sheet(name: str, *sources: ResultFolder) -> Sheet:
@@ -366,7 +367,7 @@ def test_csv_leaves_nothing_for_a_spreadsheet_to_compute() -> None:
 
 
 def test_every_csv_file_may_lie_in_the_folder() -> None:
-    assert {file_name(name) for name in SHEETS} == EXPORT.files
+    assert {f"{name.lower().replace(' ', '_')}.csv" for name in SHEETS} == EXPORT.files
 
 
 def test_costs_rest_on_the_load_to_count_on_which_needs_no_headroom_beside() -> None:

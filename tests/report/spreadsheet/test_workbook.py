@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from openpyxl import load_workbook
 
-from simserve.report.spreadsheet.exported import SHEETS, sheets_of
+from simserve.report.spreadsheet.exported import sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, SheetColumn, SheetGroup
 from simserve.report.spreadsheet.workbook import FIRST_ROW, HEAD_ROW, workbook
 from tests.report.answers_by_hand import (
@@ -22,7 +22,7 @@ from tests.report.answers_by_hand import (
     run_answer,
     sweep_answer,
 )
-from tests.report.spreadsheets import formulas, named, values
+from tests.report.spreadsheets import SHEETS, formulas, named, values
 
 EVERYTHING = (
     run_answer(),

@@ -2,7 +2,7 @@
 
 import math
 
-from simserve.study.capacity.axis import SearchAxis
+from simserve.study.capacity.boundary import SearchAxis
 
 CLIENTS = SearchAxis(5, 1, 40, is_whole=True)
 RATES = SearchAxis(1.0, 0.25, 4.0)

@@ -8,7 +8,7 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
-from simserve.study.capacity.axis import SearchAxis
+from simserve.study.capacity.boundary import SearchAxis
 from simserve.study.capacity.concurrency import peaks_of, study, study_concurrency, with_clients
 from simserve.study.capacity.question import CapacityQuestion
 from tests.cli.scenarios import write_scenario

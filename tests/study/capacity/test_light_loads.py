@@ -8,8 +8,7 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import NoArrivals
 from simserve.study.capacity.boundary import Boundary, Unbounded
-from simserve.study.capacity.probed_loads import ProbedLoads, RunsAt
-from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.question import CapacityQuestion, ProbedLoads, RunsAt
 from simserve.study.capacity.rate import study
 from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario

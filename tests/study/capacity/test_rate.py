@@ -15,7 +15,7 @@ from simserve.metrics.decision import SURE_BY_NOISE, Effort
 from simserve.study.capacity.boundary import Boundary, Unbounded
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.run_seeds import Run
 from simserve.workload import size
 from tests.cli.scenarios import write_scenario

@@ -9,8 +9,7 @@ from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.metrics.result_folder import read_result_folders
 from simserve.scenario import Scenario
-from simserve.study.capacity.probed_loads import RunsAt
-from simserve.study.capacity.question import CapacityQuestion
+from simserve.study.capacity.question import CapacityQuestion, RunsAt
 from simserve.study.capacity.ratio import FEW, TOGETHER, search, splits_of, study_ratio, together
 from simserve.study.fleet import with_replicas
 from simserve.tables.files import json_text

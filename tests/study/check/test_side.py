@@ -14,7 +14,7 @@ from simserve.metrics.tails import Sample
 from simserve.study.check import side as side_module
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.check.side import Boundless, GateSide, Grid
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.run_seeds import Run
 from tests.cli.scenarios import write_scenario
 from tests.summaries import summary_of

@@ -16,7 +16,7 @@ from simserve.metrics.tails import Sample, Tail
 from simserve.study.check import side as side_module
 from simserve.study.compare import carried_load as module
 from simserve.study.compare.carried_load import SideCosts, carried_load, why_not
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.run_seeds import Run
 from simserve.study.uncertainty import run_with_replays
 from tests.cli.scenarios import write_scenario
