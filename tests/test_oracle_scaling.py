@@ -115,9 +115,9 @@ def passing(draw: st.DrawFn, unit_s: float, setups: list[ReplicaSetup]) -> Passi
     speeds = (0.5, 0.3, 1 / 7, 0.9, 1.0, *((0.0, 0.0) if what == "link" else ()))
     speed_frac = draw(st.sampled_from(speeds))
     for_s = draw(st.integers(1, 40)) * unit_s if speed_frac == 0 or draw(st.booleans()) else None
-    when: Any = {"at_s": draw(st.integers(0, 90)) * unit_s}
+    when: Any = {"at_s": draw(st.integers(0, 30)) * unit_s}
     if draw(st.booleans()):
-        when = {"mtbf_s": draw(st.integers(10, 200)) * max(unit_s, 2e-5)}
+        when = {"mtbf_s": draw(st.integers(2, 60)) * unit_s}
     pool = draw(st.none() | st.integers(0, len(setups) - 1).map(lambda i: f"p{i}"))
     return Passing.model_construct(what=what, pool=pool, speed_frac=speed_frac, for_s=for_s, **when)
 
