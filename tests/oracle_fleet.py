@@ -33,6 +33,8 @@ class Change:
     """Time from the order of a member until it is ready."""
     before: int = -1
     """Number in the order of joining of a lost member of which it takes over the host memory; -1: of none."""
+    most_sends: int = NEVER
+    """How often the gateway sends a request, at most."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -47,7 +49,6 @@ class Script:
 
     changes: Sequence[Change]
     setups: Sequence[ReplicaSetup]
-    most_sends: int = NEVER
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         self.fleet, self.clock = fleet, clock
@@ -77,7 +78,7 @@ class Script:
             if member is None:
                 return
             if change.kind != "drain":
-                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, self.most_sends))
+                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends))
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
 
@@ -118,12 +119,12 @@ class Recorded:
     def fail(self, member: Member, why: str, rescue: Rescue) -> None:
         some: Kind = "move" if rescue.moves else "resend"
         every: Kind = "rescue" if rescue.moves and rescue.resends else some
-        self.note(every if rescue.moves or rescue.resends else "fail", member)
+        self.note(every if rescue.moves or rescue.resends else "fail", member, rescue.most_sends)
         self.fleet.fail(member, why, rescue)
 
-    def note(self, kind: Kind, member: Member) -> None:
+    def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
         there = there_in(self.fleet)
-        self.changes.append(Change(self.clock.now_ps, kind, there.index(member)))
+        self.changes.append(Change(self.clock.now_ps, kind, there.index(member), most_sends=most_sends))
 
 
 @dataclass

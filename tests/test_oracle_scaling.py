@@ -156,7 +156,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
             Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
             draw(st.lists(failures(unit_s), max_size=2)),
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-            Rescue(resends, moves, keeps_host=draw(st.booleans())),
+            Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans())),
             draw(st.none() | roll_outs(plans, unit_s)),
         )
     )
