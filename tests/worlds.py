@@ -35,9 +35,9 @@ from simserve.tables.facts import KvSizes
 from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, balance, plain_blocks, trace
-from tests.oracle_fleet import Change, Kind
+from tests.oracle_fleet import MOVES, Change, Kind
 
-KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "rescue")
+KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "move", "rescue")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
@@ -278,7 +278,7 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
     for _ in range(draw(st.integers(1, 8))):
         at_ps = draw(st.sampled_from(arrival_ps)) + draw(st.integers(0, 40)) * unit_ps
         kind, which = draw(st.sampled_from(KINDS)), draw(st.integers(0, 5))
-        if kind == "rescue" and not all(setup.scheduler.stream for setup in setups):
+        if kind in MOVES and not all(setup.scheduler.stream for setup in setups):
             kind = "resend"  # clients have no token to go on from before the whole answer
         result.append(Change(at_ps, kind, which, draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps))
     last_ps = max((change.at_ps + change.takes_ps for change in result), default=0)
