@@ -115,7 +115,7 @@ PARTS = {
         ("recompute instead of swapping",),
     ),
     "preempted_s": TimePart(
-        "Evicted, waiting", "k0", 1, "spend {time} waiting after an eviction or loss", ("lower {slots} for fewer evictions",)
+        "Evicted, waiting", "k0", 1, "spend {time} waiting after an eviction", ("lower {slots} for fewer evictions",)
     ),
     "recompute_s": TimePart("Recomputation", "k0", 0.45, "spend {time} recomputing evicted KV", (SWAP,)),
     "batch_wait_s": TimePart(
