@@ -276,7 +276,8 @@ def run(
                 member.is_new = change.which >= len(fleet.setups)
                 for rank, lost in zip(member.ranks, fleet.members[change.before].ranks, strict=False):
                     if change.before >= 0 and rank.host and lost.host and not lost.host.store:
-                        rank.host.host, rank.host.disk = lost.host.host, lost.host.disk
+                        rank.host.host, lost.host.host = lost.host.host, rank.host.host
+                        rank.host.disk, lost.host.disk = lost.host.disk, rank.host.disk
                 if change.takes_ps == NEVER_PS:
                     continue
                 if change.takes_ps:
@@ -292,8 +293,7 @@ def run(
             elif ending is not None and change.kind not in ("drain", "slow"):
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
-                left, kind = lost_with(ending.ranks, senders, receivers, now_ps), change.kind
-                is_any_ready |= lose(left, now_ps, resends=kind in RESENDS, moves=kind in MOVES)
+                is_any_ready |= lose(lost_with(ending.ranks, senders, receivers, now_ps), change, now_ps)
             elif ending is not None and change.kind == "drain" and ending.draining_ps is None:
                 fleet.shut(ending)
                 if ending.ready_ps is None:
@@ -305,7 +305,7 @@ def run(
         if is_any_ready:
             release(now_ps)
 
-    def lose(lost: list[Request], now_ps: int, *, resends: bool, moves: bool) -> bool:
+    def lose(lost: list[Request], change: Change, now_ps: int) -> bool:
         """Decide about lost requests; return whether one goes back to the gateway."""
         sent_ps = asked_ps if clients is None else clients.sent_ps
         are_back = False
@@ -318,7 +318,7 @@ def run(
                 clients.of(row).has_left = True
                 continue
             n_failures[row] += 1
-            if moves if tokens_of(life) else resends:
+            if n_failures[row] < change.most_sends and change.kind in (MOVES if tokens_of(life) else RESENDS):
                 carried[row] = life.output_tokens + len(tokens_of(life.before))
                 del by_row[row]
                 if tokens_of(life):

@@ -41,6 +41,8 @@ class Change:
     traffic_frac: float | None = None
     stream: str = ""
     """Of a shift."""
+    most_sends: int = NEVER
+    """How often the gateway sends a request, at most."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -55,7 +57,6 @@ class Script:
 
     changes: Sequence[Change]
     setups: Sequence[ReplicaSetup]
-    most_sends: int = NEVER
     shifts: bool = False
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
@@ -86,10 +87,11 @@ class Script:
             if member is None:
                 return
             if change.kind == "slow":
+                assert fleet.serving is not None, "the run has begun"
                 for rank in member.ranks:
                     fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
             elif change.kind != "drain":
-                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, self.most_sends))
+                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends))
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
 
@@ -135,12 +137,12 @@ class Recorded:
     def fail(self, member: Member, why: str, rescue: Rescue) -> None:
         some: Kind = "move" if rescue.moves else "resend"
         every: Kind = "rescue" if rescue.moves and rescue.resends else some
-        self.note(every if rescue.moves or rescue.resends else "fail", member)
+        self.note(every if rescue.moves or rescue.resends else "fail", member, rescue.most_sends)
         self.fleet.fail(member, why, rescue)
 
-    def note(self, kind: Kind, member: Member) -> None:
+    def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
         there = there_in(self.fleet)
-        self.changes.append(Change(self.clock.now_ps, kind, there.index(member)))
+        self.changes.append(Change(self.clock.now_ps, kind, there.index(member), most_sends=most_sends))
 
 
 @dataclass

@@ -199,7 +199,7 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
                 *draw(st.lists(passing(unit_s, setups), max_size=3)),
             ],
             draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-            Rescue(resends, moves, keeps_host=draw(st.booleans())),
+            Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans())),
             draw(st.none() | roll_outs(plans, unit_s)),
         )
     )

@@ -35,9 +35,9 @@ from simserve.tables.facts import KvSizes
 from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, balance, plain_blocks, trace
-from tests.oracle_fleet import Change, Kind
+from tests.oracle_fleet import MOVES, Change, Kind
 
-KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "rescue", "slow")
+KINDS: tuple[Kind, ...] = ("join", "join", "drain", "fail", "resend", "move", "rescue", "slow")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
@@ -278,7 +278,7 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
     for _ in range(draw(st.integers(1, 8))):
         at_ps = draw(st.sampled_from(arrival_ps)) + draw(st.integers(0, 40)) * unit_ps
         kind, which = draw(st.sampled_from(KINDS)), draw(st.integers(0, 5))
-        if kind == "rescue" and not all(setup.scheduler.stream for setup in setups):
+        if kind in MOVES and not all(setup.scheduler.stream for setup in setups):
             kind = "resend"  # clients have no token to go on from before the whole answer
         takes_ps, speed = draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps, draw(st.sampled_from((0.5, 0.3, 0.9)))
         result.append(Change(at_ps, kind, which, takes_ps, speed))

@@ -156,7 +156,7 @@ class Members:
         self._turns.follow(rank.id, self._batch(rank.id).wake(now_ps))
         self._turns.freeze(rank.id)
         step_run = rank.in_flight.step_run
-        self._frozen_ps[rank.id] = now_ps if step_run is None else step_run.end_ps
+        self._frozen_ps[rank.id] = now_ps if step_run is None else int(step_run.end_ps)
 
     def slow(self, rank: Replica, window: Window) -> None:
         """Let a rank take longer for the steps that begin in a window, which begins now."""

@@ -7,19 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.columns.run import serve as run_cluster
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered, Patience
+from simserve.engine.offered import Patience
 from simserve.engine.recorder import FAILED, FINISHED, TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Prefixes, Trace
-from tests.agreement import assert_agreement, own, run_both, token_times
+from tests.agreement import assert_agreement, run_both, token_times
 from tests.conservation import assert_tokens_are_conserved, wasted_tokens
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
-from tests.oracle_fleet import Change, Kind, Script
+from tests.oracle_fleet import Change, Kind
 
 ALONE = replica_setup(Chunked(max_num_batched_tokens=100, max_num_seqs=4), LineCost(token=MS), block_size=1)
 KINDS: list[tuple[Kind, list[int]]] = [
@@ -93,9 +92,7 @@ def test_what_has_no_token_is_sent_again_or_fails_and_what_was_sent_too_often_fa
         cluster = serve([ALONE], load, Change(6 * MS + MS // 2, kind, 0), Change(8 * MS, "join", 0))
         assert column(cluster, "status") == status
         assert column(cluster, "n_failures") == [1, 1]
-    changes = [JUST_LATER, Change(10 * MS, "move", 0)]
-    cluster = Cluster(own([ALONE] * 3), RoundRobin(), Offered(ONE), 0, control=Script(changes, own([ALONE]), 2))
-    run_cluster(cluster)
+    cluster = serve([ALONE] * 3, ONE, JUST_LATER, Change(10 * MS, "move", 0, most_sends=2))
     assert (column(cluster, "status"), column(cluster, "n_migrations")) == ([FAILED], [1])
     assert wasted_tokens(cluster) == {0: 6}
     assert_tokens_are_conserved(cluster)

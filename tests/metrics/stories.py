@@ -298,6 +298,8 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "n_recomputed_tokens": np.array([7 * life.n_preemptions for life in lives], np.int64),
         "cached_tokens": np.zeros(n, np.int64),
         "n_swaps": np.zeros(n, np.int32),
+        "n_failures": np.zeros(n, np.int32),
+        "n_migrations": np.zeros(n, np.int32),
         "host_cached_tokens": np.zeros(n, np.int64),
         "disk_cached_tokens": np.zeros(n, np.int64),
         "decode_cached_tokens": np.zeros(n, np.int64),

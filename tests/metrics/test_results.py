@@ -160,6 +160,8 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "copy_s",
         "recompute_s",
         "batch_wait_s",
+        "n_failures",
+        "n_migrations",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",
