@@ -7,7 +7,6 @@ from simserve.engine.deployment import Deployment
 from simserve.engine.placement import Gpus
 from simserve.engine.pods import Pod, Site
 from simserve.scenario.fleet import Failure
-from simserve.tables.facts import EVICTED
 from simserve.units import LONGEST_S, to_ps
 
 
@@ -99,7 +98,7 @@ class Failing:
             for deployment, pod in self._on(nodes):
                 if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
                     deployment.n_missed += pod in deployment.pods and failure.recover == "none"
-                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
+                    deployment.stop(pod, f"evicted ({failure.what})")
                     deployment.why = f"replaces one after a {failure.what} eviction"
                     deployment.bring()
                     deployment.stock()
@@ -125,10 +124,7 @@ class Failing:
             in_place = failure.what == "process" and self._site.placement.has(pod.taken)
             deployment.fail(pod, failure.what, in_place=in_place, returns=failure.recover == "restart")
 
-        if failure.detect_s:
-            self._after(failure.detect_s, lose)
-        else:
-            lose()
+        self._after(failure.detect_s, lose)
 
     def _chosen(self, failure: Failure) -> Pod | None:
         """Return the replica of a failure at an instant: the given one, or the first that serves."""
