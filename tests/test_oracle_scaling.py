@@ -1,5 +1,6 @@
 """Engine and oracle agree while autoscalers and failures change a fleet: the oracle is told what they did."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -213,6 +214,26 @@ def check(world: World, router: Any, data: st.DataObject, delay: Delay | None, p
     waits_s = 0.3 if patience is not None and patience.backoff is not None else 0.0
     scaling = data.draw(scalings(own.setups, max(span_s, waits_s)))
     Scene(own, router, None, FrontEnd(), delay).check(load, control=scaling, patience=patience)
+    check_gpus(scaling)
+
+
+def check_gpus(scaling: Scaling) -> None:
+    """Hold that each GPU is free, taken or under repair in the end, on its node and in the budget."""
+    deployments, changes = scaling._deployments, scaling._changes
+    site = deployments[0]._site
+    n_taken = Counter[int]()
+    for pod in (pod for each in deployments for pod in each.there):
+        n_taken.update(pod.taken)
+    most = dict.fromkeys(site.placement.free, changes.placement.gpus_per_node)
+    there = {node: n + n_taken[node] for node, n in site.placement.free.items()}
+    if changes.gpu_budget is not None and site.free_gpus is not None:
+        most[-1] = changes.gpu_budget
+        there[-1] = site.free_gpus + n_taken.total() + sum(site.held.values())
+    assert min(site.placement.free.values(), default=0) >= 0 and (site.free_gpus or 0) >= 0
+    if any(each.what == "gpu" and each.repair_s is not None for each in changes.failures):
+        assert all(n <= most[node] for node, n in there.items())
+    else:
+        assert there == most
 
 
 @settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))

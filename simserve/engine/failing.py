@@ -11,7 +11,7 @@ from simserve.engine.rollout import RollOut
 from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.scenario.fleet import AnyFailure, Event, Failure, Passing
-from simserve.tables.facts import EVICTED, LINK, SLOWED
+from simserve.tables.facts import LINK, SLOWED
 from simserve.units import LONGEST_S, to_ps, to_s
 
 
@@ -143,7 +143,7 @@ class Failing:
             for deployment, pod in self._on(nodes):
                 if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
                     deployment.n_missed += pod in deployment.pods and failure.recover == "none"
-                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
+                    deployment.stop(pod, f"evicted ({failure.what})")
                     deployment.why = f"replaces one after a {failure.what} eviction"
                     deployment.bring()
                     deployment.stock()
@@ -169,10 +169,7 @@ class Failing:
             in_place = failure.what == "process" and self._site.placement.has(pod.taken)
             deployment.fail(pod, failure.what, in_place=in_place, returns=failure.recover == "restart")
 
-        if failure.detect_s:
-            self._after(failure.detect_s, lose)
-        else:
-            lose()
+        self._after(failure.detect_s, lose)
 
     def _chosen(self, failure: Event) -> Pod | None:
         """Return the replica of a failure at an instant: the given one, or the first that serves."""

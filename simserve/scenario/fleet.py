@@ -25,8 +25,8 @@ class Weights(Section):
     bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
     """[bytes/s] Rate at which all GPUs of a replica together read them; null: 1.7e9, 1.25e9 and 2e10."""
     shared_bytes_per_s: Annotated[float, Field(ge=1e6)] | None = None
-    """[bytes/s] Rate of a store that replicas share while they load: all whose pools give this rate, by node unless it
-    is `network`; null: each has its own rate."""
+    """[bytes/s] Rate of a store that replicas of all pools with this rate share while they load, those of a node unless
+    from `network`; null: each has its own."""
 
     @property
     def own_rate(self) -> float:

@@ -30,6 +30,8 @@ HPA_KEYS: Mapping[str, str] = MappingProxyType(
         "scrape_interval": "cluster.scrape.interval_s",
         "terminationgraceperiodseconds": f"{POOL}.shutdown.grace_s",
         "prestop": f"{POOL}.shutdown.pre_stop_s",
+        "minavailable": f"{POOL}.shutdown.min_available",
+        "maxunavailable": f"{POOL}.shutdown.max_unavailable",
     }
 )
 """A key of Kubernetes, in lower case -> ours."""

@@ -9,7 +9,6 @@ import numpy as np
 from simserve.tables.columns import Flags
 
 ROLLED_OUT, SLOWED, LINK = "rolled out", "ran at", "the link"  # beginnings of reasons: of a roll-out, a slow replica
-EVICTED = "evicted"  # the reason of replicas that leave a node, and in parentheses why
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,7 @@ class MemberFacts:
     draining_s: float | None = None
     gone_s: float | None = None
     why: str = ""
-    first_lane: int | None = None
-    """The rank that is the first lane of a pipeline on the same GPUs; None: itself."""
+    first_lane: int | None = None  # the rank that is the first of a pipeline on the same GPUs; None: itself
     called_s: float | None = 0.0
 
 

@@ -206,7 +206,7 @@ def test_rates_and_repairs_are_those_of_the_hardware_that_a_replica_has() -> Non
 def test_failures_of_one_kind_add_up_and_those_of_other_pools_do_not_count() -> None:
     rates = [("serve", 3e6), (None, 6e6), ("other", 1e6)]
     failures: list[dict[str, Any]] = [{"what": "process", "mtbf_s": mtbf_s, "pool": name} for name, mtbf_s in rates]
-    given = fleet(1, [*failures, {"what": "gpu", "mtbf_s": 5e6}])
+    given = fleet(1, [*failures, {"what": "gpu", "mtbf_s": 5e6}, {"what": "spot", "mtbf_s": 1e6}])
     given["cluster"]["pools"].append({"name": "other", "replicas": 1})
     process, gpu = threats_of(simserve.Scenario.from_dict(given), 0, [])
     assert (process.what, gpu.what) == ("process", "gpu")

@@ -599,6 +599,8 @@ KEYS = {
     "target_ongoing_requests": "autoscaler: {kind: ray_serve, target_ongoing_requests: 2}",
     "terminationGracePeriodSeconds": "shutdown.grace_s",
     "preStop": "shutdown.pre_stop_s",
+    "minAvailable": "shutdown.min_available",
+    "maxUnavailable": "shutdown.max_unavailable",
 }
 
 
