@@ -1,6 +1,7 @@
 """Questions about fleets that change: autoscale and resilience."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from simserve.scenario.loader import AnyScenario
     from simserve.study.autoscale import AutoscaleQuestion
 
-POLICIES, SEEDS = ("hpa", "keda", "wva"), 8
+POLICIES = ("hpa", "keda", "wva")
 
 
 def autoscale(
@@ -29,9 +30,9 @@ def autoscale(
     max_replicas: int | None = None,
     replications: int | None = None,
     goal: Goal = None,
-    by: By = "noise",
+    by: By = None,
     confidence: float = CONFIDENCE,
-    budget_runs: int = BUDGET_RUNS,
+    budget_runs: int | None = None,
     seed: int | None = None,
     jobs: int | None = None,
     out: Path | None = None,
@@ -42,8 +43,9 @@ def autoscale(
     `policies`: names such as hpa, `own` for that of the scenario, `fixed` or `fixed:4` for replicas that stay, the path
     of a manifest, or an autoscaler as a scenario has it. `signals`: rank the metrics that could scale the pool, each
     under one bare rule. `recorded`: a file of signals to feed the policies instead of a simulation, with `columns` by
-    our names and `silent_s` from joining to a first sample. `replications`: 8, or with `signals` what 40 runs allow.
-    `out` keeps finished runs, so that the same call goes on.
+    our names and `silent_s` from joining to a first sample. `replications` and draws of costs: what 40 runs allow,
+    `signals` by noise alone; `budget_runs`: seeds of a policy on the edge. `out` keeps finished runs, so
+    that the same call goes on.
     """
     from simserve.scenario.loader import template_from
     from simserve.study.autoscale import AutoscaleQuestion
@@ -53,12 +55,15 @@ def autoscale(
         raise SimserveError("--signals: has policies of its own, got others; leave out --policy and --recorded")
     if recorded is None and (columns is not None or silent_s is not None):
         raise SimserveError("--map, --silent-s: are of recorded signals, got none; give --recorded FILE, too")
-    template, effort = template_from(scenario, with_seed(changes, seed)), effort_of(budget_runs, confidence, by)
+    template = template_from(scenario, with_seed(changes, seed))
+    effort = effort_of(budget_runs or BUDGET_RUNS, confidence, by or ("noise" if signals else None))
+    if replications is None and budget_runs is None:
+        effort = replace(effort, most_runs=0)  # no more than what 40 runs allow
     wanted, goal_frac = (pool, max_replicas), goal_of(goal)
     if signals:
         of_signals, n_fixed = signal_question(template, wanted, replications, goal_frac, effort)
         return ranked(_answered(of_signals, jobs, out), n_fixed)
-    question = AutoscaleQuestion.of(template, policies or POLICIES, wanted, replications or SEEDS, goal_frac, effort)
+    question = AutoscaleQuestion.of(template, policies or POLICIES, wanted, replications, goal_frac, effort)
     if recorded is not None:
         return replayed(question, Path(recorded), columns, silent_s and within("--silent-s", silent_s, (0, 86_400)))
     return _answered(question, jobs, out)

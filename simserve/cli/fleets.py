@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simserve.api.options import BUDGET_RUNS
 from simserve.cli.options import (
     NO,
     AllowPlugin,
     AsJson,
     Assignments,
-    BudgetRuns,
     By,
     Columns,
     Confidence,
@@ -55,7 +53,13 @@ MaxReplicas = Annotated[
 ]
 Replications = Annotated[
     int | None,
-    typer.Option("--replications", min=1, max=1000, help="Seeds of each policy. Default: 8; --signals: for 40 runs."),
+    typer.Option(
+        "--replications", min=1, max=1000, help="Seeds of each policy. Default: 8 at most, for 40 runs in all."
+    ),
+]
+PolicyRuns = Annotated[
+    int | None,
+    typer.Option("--budget-runs", help="Most seeds of a policy while noise decides. Default: for 40 runs in all."),
 ]
 Pool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool to scale. Default: the first.")]
 Spares = Annotated[str, typer.Option("--spare", metavar="LO..HI", help="Numbers of spares to compare, or one.")]
@@ -90,9 +94,9 @@ def autoscale(
     out: Place = None,
     assignments: Assignments = None,
     seed: Seed = None,
-    by: By = "noise",
+    by: By = None,
     confidence: Confidence = CONFIDENCE,
-    budget_runs: BudgetRuns = BUDGET_RUNS,
+    budget_runs: PolicyRuns = None,
     jobs: Jobs = None,
     allow_plugin: AllowPlugin = None,
     quiet: Quiet = False,

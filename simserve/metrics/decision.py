@@ -66,6 +66,8 @@ class Effort:
     """Probability, cost error included, that "meets" needs."""
     by: Literal["noise", "total"] | None = None
     """noise: costs count as exact; total: with the error of costs, however large; None: with it where it means much."""
+    n_draws: int = LOOKS[0]
+    """Draws of costs, at most."""
 
     def looks(self) -> list[int]:
         """Return the numbers of runs after which a decision is made: three at most, as SURE_BY_NOISE allows for."""

@@ -129,8 +129,8 @@ def _next(answer: AutoscaleAnswer) -> list[str]:
     judged = [each.decision for each in answer.policies if each.decision is not None]
     exact = ["Costs count as exact here; --by total allows for their error, as run does."]
     texts = [] if any(each.n_draws for each in judged) else exact
-    runs = f"{plural(answer.n_runs, 'run')}, with those of fixed fleets for the targets; --replications adds seeds."
-    texts += [runs] if answer.signals else []
+    of_targets = ", with those of fixed fleets for the targets" if answer.signals else ""
+    texts.append(f"{plural(answer.n_runs, 'run')}{of_targets}; --replications adds seeds.")
     texts += [f"In a limit cycle, up and down while the load stays: {listed(cycling)}."] if cycling else []
     if answer.best is not None and answer.yaml:
         no = "Its kind has no manifest: hpa, keda, kpa and ray_serve have one."

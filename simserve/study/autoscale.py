@@ -1,7 +1,7 @@
 """Autoscale: a load on one pool under several policies, on the same seeds; what each costs and attains."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from simserve.metrics.answers.autoscale import AutoscaleAnswer, ScaledFleet
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.metrics.decision import Effort
+from simserve.metrics.goal import LOOKS
 from simserve.scenario import Scenario
 from simserve.scenario.dump import yaml_text
 from simserve.scenario.manifest_out import manifest_text
@@ -42,6 +43,9 @@ requests a replica, of `target` AIBrix' share of KV; of others the controllers' 
 
 FIXED, OWN = "fixed", "own"
 """The replicas as they are, or `fixed:4` of them; the autoscaler that the scenario has."""
+
+MOST_RUNS, FEWEST_DRAWS, FEWEST_SEEDS = 40, 4, 2
+"""Runs of a study by default, and draws of costs and seeds of each policy at least."""
 
 GROWTH = 4
 """Most replicas, as a multiple of those at the start, where nothing else says it."""
@@ -77,13 +81,14 @@ class AutoscaleQuestion:
         template: Template,
         given: Sequence[Any],
         wanted: tuple[str | None, int | None],
-        n_seeds: int,
+        n_seeds: int | None,
         goal_frac: float,
         effort: Effort,
     ) -> "AutoscaleQuestion":
         """Return the question about each policy. Raises SimserveError before anything runs.
 
-        given: names, files and mappings; text may list several. wanted: the pool, and its most replicas.
+        given: names, files and mappings; text may list several. wanted: the pool, and its most replicas. n_seeds: None:
+        as many as MOST_RUNS allow, with draws of costs.
         """
         scenario, (pool, most_replicas) = Scenario.of(template), wanted
         place = pool_of(scenario, pool)
@@ -92,7 +97,11 @@ class AutoscaleQuestion:
             raise _problem("needs at least one policy", None, f"for example {','.join([*PRESETS][:3])}")
         policies = _numbered([_policy(scenario, place, each, most_replicas) for each in every])
         points = [SweepPoint(number, policy.overrides(place)) for number, policy in enumerate(policies)]
-        question = SweepQuestion(resolved(template, points), n_seeds, goal_frac, effort)
+        n_each, first = MOST_RUNS // len(policies), LOOKS[0]
+        n_draws = 0 if effort.by == "noise" else min(first, max(FEWEST_DRAWS, n_each - first - 1))
+        n = n_seeds or min(first, max(FEWEST_SEEDS, n_each - n_draws - 1))
+        effort = replace(effort, most_runs=max(effort.most_runs, n), n_draws=n_draws)
+        question = SweepQuestion(resolved(template, points), n, goal_frac, effort)
         return cls(question, place, [policy.name for policy in policies])
 
     def answer(self, **results: Any) -> AutoscaleAnswer:

@@ -18,8 +18,8 @@ from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.scenario.setup import Distortion
 from simserve.tables.columns import Floats
 
-REPLAYS = 8
-"""Default number of replays."""
+REPLAYS, MOST_REPLAYS = 8, 10**6
+"""Default number of replays, and more than any scenario has."""
 
 CONFIDENCE = 0.9
 """Confidence of intervals over draws."""
@@ -82,9 +82,9 @@ class CostSpread:
     """What each is an error of, such as a fit: whatever has the same error has the same draws of it."""
 
 
-def draws_for(scenario: Scenario) -> Sequence[Draw]:
-    """Return the draws of a scenario's replays; none where it wants no replays."""
-    n = REPLAYS if scenario.measure.replays is None else scenario.measure.replays
+def draws_for(scenario: Scenario, most: int = MOST_REPLAYS) -> Sequence[Draw]:
+    """Return the draws of a scenario's replays, so many at most; none where it wants no replays."""
+    n = min(most, REPLAYS if scenario.measure.replays is None else scenario.measure.replays)
     return draws_of(spread_of(scenario.setups), n, scenario.seed, residual_of(scenario.setups)) if n > 1 else ()
 
 

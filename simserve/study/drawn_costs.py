@@ -30,9 +30,11 @@ class DrawnCosts:
     """Seed of each draw: one that the predicted costs also ran."""
 
     @classmethod
-    def of(cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], n_seeds: int) -> "DrawnCosts":
+    def of(
+        cls, scenario: Scenario, scenario_at: Callable[[float], Scenario], n_seeds: int, most: int = LOOKS[0]
+    ) -> "DrawnCosts":
         """Return the draws of a scenario. n_seeds: those that the predicted costs ran, or 1 where all are alike."""
-        draws = draws_for(scenario)[: LOOKS[0]]
+        draws = draws_for(scenario, most)
         seeds = [scenario.seed + place % n_seeds for place in range(len(draws))]
         return cls(scenario_at, draws, residual_of(scenario.setups), seeds)
 

@@ -65,7 +65,7 @@ class ResilienceStudy:
         if question.is_scaled:
             group = (n, own.warm)
         elif own.n:
-            self._warnings[""] = "the pool's own spares are left out, as the study compares numbers of them"
+            self._warnings |= {"": "the pool's own spares are left out, as the study compares numbers of them"}
         options: Sequence[SpareOption] = ()
         while group is not None:
             self._strike(group, runs[group[0]].finished)

@@ -25,7 +25,7 @@ from simserve.scenario.dump import yaml_text
 from simserve.scenario.fleet import Startup
 from simserve.scenario.template import Template
 from simserve.simulation import RecordedSignals, ReplicaFacts, simulate
-from simserve.study.autoscale import AutoscaleQuestion, Policy, most_of, pool_of
+from simserve.study.autoscale import MOST_RUNS, AutoscaleQuestion, Policy, most_of, pool_of
 from simserve.study.run_seeds import MEASURED
 from simserve.tables.columns import Floats
 from simserve.workload.readers.base import items, names_shown, refuse_rows
@@ -34,9 +34,6 @@ from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.logs.glossary import given_names
 from simserve.workload.readers.simserve import parquet_columns
 from simserve.workload.readers.text_lines import head
-
-MOST_RUNS = 40
-"""Runs, unless the number of seeds is given."""
 
 SHARES = (2 / 3, 1.0, 3 / 2)
 """Targets, as shares of what a replica bears at least: the fleet may have a part of one more than it needs."""

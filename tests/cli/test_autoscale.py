@@ -41,7 +41,7 @@ def autoscale(folder: Path, *arguments: object, text: str = SCENARIO) -> Outcome
 
 
 def test_the_cheapest_policy_that_meets_the_slo_is_named_and_can_be_taken(tmp_path: Path) -> None:
-    outcome = autoscale(tmp_path, "--policy", "fixed:6,fixed:3,own,wva")
+    outcome = autoscale(tmp_path, "--policy", "fixed:6,fixed:3,own,wva", "--by", "noise")
     assert outcome.exit_code == 0, outcome.err
     assert outcome.out.startswith("Cheapest that meets the SLO: fixed:3: ")
     answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
@@ -54,6 +54,19 @@ def test_the_cheapest_policy_that_meets_the_slo_is_named_and_can_be_taken(tmp_pa
     assert answer["best"] == 1 and answer["yaml"] is None
     assert rows["fixed:3"]["on_front"] and not rows["fixed:6"]["on_front"]
     assert 8 <= answer["n_runs"] <= 40
+
+
+def test_four_policies_have_decisions_with_cost_error_in_40_runs(tmp_path: Path) -> None:
+    path, policies = tmp_path / "fleet.yaml", "own,fixed:3,hpa,ray_serve"
+    path.write_text(SCENARIO.replace("tpot_s: 0.02", "tpot_s: 0.012").replace("duration_s: 60", "duration_s: 30"))
+    outcome = invoke("autoscale", path, "--out", tmp_path / "out", "--policy", policies)
+    answer = json.loads((tmp_path / "out" / "autoscale.json").read_text())
+    assert answer["n_runs"] <= 40 and f"{answer['n_runs']} runs" in outcome.out
+    decisions = [each["decision"] for each in answer["policies"]]
+    drawn = [each for each in decisions if each["n_draws"]]
+    assert drawn and all((each["n_runs"], each["n_draws"]) == (5, 4) for each in drawn)
+    for each in drawn:  # servers' errors and those of costs come on top of noise
+        assert each["r_total"][0] < each["r_noise"][0] < each["r_noise"][1] < each["r_total"][1]
 
 
 def test_a_planner_by_name_has_a_budget_of_as_many_replicas(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import pytest
 from simserve import load_scenario
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.struct import fields_of
+from simserve.metrics.result_folder import read_result_folders
+from simserve.report.spreadsheet.cost import grown
+from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.study.run_seeds import each_run
 from simserve.tables.read_back import read_table
 from tests.cli.invoke import Outcome, invoke
@@ -107,6 +110,32 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
     written = load_scenario(tmp_path / "out" / "scenario.yaml").workload.arrivals
     assert written is not None
     assert written["kind"] == "diurnal"  # the load that was asked about, not its peak
+
+
+def test_the_month_of_a_scenario_with_an_autoscaler_is_that_of_its_simulated_fleet(tmp_path: Path) -> None:
+    """Two replicas half of the time, one else: 1.5 GPUs on average, but for the run's end."""
+    arrivals = {"kind": "diurnal", "rates_per_s": [1, 4], "period_s": 1800}
+    lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
+    workload = {"arrivals": arrivals, "lengths": lengths, "duration_s": 1800}
+    steps = [{"at_s": 450, "replicas": 2}, {"at_s": 1350, "replicas": 1}]
+    startup = {"provision_s": 0, "process_s": 0, "compile_s": 0, "ready_probe_s": 0}
+    pool = {"name": "serve", "replicas": 1, "autoscaler": {"kind": "schedule", "steps": steps}, "startup": startup}
+    cluster = {"router": "least_outstanding", "pools": [pool]}
+    outcome = plan(tmp_path, "--tensor", "1", changes={"workload": workload, "cluster": cluster})
+    assert outcome.exit_code == 0, outcome.err
+    result = json.loads((tmp_path / "out" / "plan.json").read_text())
+    scaled, n_gpus = result["scaled"], result["options"][0]["gpus"]
+    assert (n_gpus, scaled["mean_gpus"]) == (1, pytest.approx(1.5, abs=0.02))
+    assert scaled["usd_per_month"] == pytest.approx(scaled["mean_gpus"] * 4 * 730)
+    assert "Simulated over the whole load, its autoscaler takes 1.5" in outcome.out
+    assert "at best" not in outcome.out
+    assert load_scenario(tmp_path / "out" / "scenario.yaml").cluster.pools[0].autoscaler is not None
+    (source,) = read_result_folders([tmp_path / "out"])
+    basis = cost_basis([source])
+    assert basis is not None and basis.scaled_frac.value == pytest.approx(scaled["mean_gpus"])
+    assert "0 GPUs on average, simulated." in basis.scaled_frac.origin
+    assert grown(basis, 0).usd_per_month == pytest.approx(scaled["usd_per_month"])
+    assert grown(basis, 0).usd_reserved == pytest.approx(4 * 730 * 0.6)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,17 @@ class Autoscaling(Struct):
     """What each hour needs."""
 
 
+class ScaledUse(Struct):
+    """The recommended fleet under the scenario's autoscaler, in a run of the scenario's whole load."""
+
+    mean_gpus: Amount
+    """[GPUs] GPUs on average, those included of replicas that start or drain."""
+    usd_per_month: Amount
+    """[USD] Cost of these a month."""
+    attained_frac: Share
+    """[share] Requests that met every limit."""
+
+
 class PlanDemand(Struct):
     """The demand that fleets are sized for."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simserve.metrics import summary_schema
-from simserve.metrics.answers.fleet_needs import Assumptions, Autoscaling, Growth, PlanDemand
+from simserve.metrics.answers.fleet_needs import Assumptions, Autoscaling, Growth, PlanDemand, ScaledUse
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.pools import StudiedPool
@@ -51,6 +51,8 @@ class PlanAnswer(VersionedAnswer):
     """Growth of the recommended option; null with `--growth 0`."""
     autoscaling: Autoscaling | None = None
     """Hours of the recommended option; null unless the load is diurnal."""
+    scaled: ScaledUse | None = None
+    """What the scenario's autoscaler makes of that fleet; null without one."""
     warnings: Sequence[str] = ()
     """Warnings of a run, in sentences."""
 

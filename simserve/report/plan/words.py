@@ -130,8 +130,11 @@ def grown(answer: PlanAnswer) -> str:
 
 
 def scaled(answer: PlanAnswer) -> str:
-    """Return what an autoscaled fleet would save; empty unless the load is diurnal."""
-    by_hour, best = answer.autoscaling, answer.best
+    """Return what the scenario's autoscaler takes; without one what scaling would save, if the load is diurnal."""
+    by_hour, best, use = answer.autoscaling, answer.best, answer.scaled
+    if use is not None:
+        takes = f"takes {rate(use.mean_gpus)} GPUs on average, {usd(use.usd_per_month)} a month"
+        return f"Simulated over the whole load, its autoscaler {takes}; {share(use.attained_frac)} meet the SLO."
     if by_hour is None or best is None:
         return ""
     return (

@@ -80,6 +80,8 @@ class Basis:
     watts_per_gpu: Known = UNKNOWN
     pue: Known = Known(PUE, "A habit: cooling and hosts, by the power of GPUs.")
     usd_per_kwh: Known = Known(USD_PER_KWH, EXAMPLE)
+    scaled_frac: Known = Known(1.0, "The fleet is fixed.")
+    """GPU-hours that its autoscaler takes, of all."""
     fleets: Sequence[FleetPoint] = ()
     """Simulated fleets of its unit; with any that meets the goal, they say how many are needed."""
     capacity: ResultFolder | None = None
@@ -97,6 +99,11 @@ class Basis:
         """Return the price of a unit; None where a GPU's price is unknown."""
         result = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
         return None if any(price is None for _, price in result) else sum(n * (price or 0.0) for n, price in result)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Return whether it follows the load."""
+        return self.scaled_frac.value != 1
 
     @property
     def met(self) -> list[FleetPoint]:
@@ -157,15 +164,19 @@ class CostAtLoad:
 
     @property
     def usd_per_month(self) -> float | None:
-        """Return the cost of all units for all hours."""
-        hourly = self.basis.usd_per_unit_hour
-        return self.units * hourly * (self.basis.hours_per_month.value or 0.0) if self.units and hourly else None
+        """Return the cost of all units for all hours, or for those that their autoscaler takes."""
+        hourly, hours = self.basis.usd_per_unit_hour, self.basis.hours_per_month.value or 0.0
+        return self.units * hourly * hours * (self.basis.scaled_frac.value or 1.0) if self.units and hourly else None
 
     @property
     def usd_reserved(self) -> float | None:
         """Return the cost of a month at the reserved price."""
         whole, discount = self.usd_per_month, self.basis.reserved_discount.value
-        return None if whole is None or discount is None else whole * (1 - discount)
+        return (
+            None
+            if whole is None or discount is None
+            else whole * (1 - discount) / (self.basis.scaled_frac.value or 1.0)
+        )
 
     @property
     def usd_owned(self) -> float | None:

@@ -81,6 +81,9 @@ def _of_plan(source: ResultFolder) -> Basis | None:
         "hours_per_month": assumed.hours_per_month,
     }
     given: dict[str, Any] = {name: Known(value, f"{text}.") for name, value in assumptions.items() if value is not None}
+    if (use := answer.scaled) is not None and best.gpus:
+        took = f"{text}: its autoscaler took {rate(use.mean_gpus)} GPUs on average, simulated."
+        given |= {"scaled_frac": Known(use.mean_gpus / best.gpus, took)}
     priced = {option.gpu: option.usd_per_gpu_hour for option in answer.options if option.usd_per_gpu_hour is not None}
     return Basis(
         unit="fleet" if whole else "replica",

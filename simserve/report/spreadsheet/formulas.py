@@ -62,11 +62,11 @@ class Formulas:
     def cost_a_month(self) -> str:
         """See `CostAtLoad.usd_per_month`."""
         hourly = "+".join(f"{gpus_name(gpu)}*{price_name(gpu)}" for gpu in self.basis.gpus)
-        return _if(f"N({self.units})*({hourly})", f"{self.units}*({hourly})*hours_per_month")
+        return _if(f"N({self.units})*({hourly})", f"{self.units}*({hourly})*hours_per_month{self._scaled('*')}")
 
     def reserved_a_month(self) -> str:
         """See `CostAtLoad.usd_reserved`."""
-        return _if(f"N({self.usd_per_month})", f"{self.usd_per_month}*(1-reserved_discount)")
+        return _if(f"N({self.usd_per_month})", f"{self.usd_per_month}*(1-reserved_discount){self._scaled('/')}")
 
     def owned_a_month(self) -> str:
         """See `CostAtLoad.usd_owned`."""
@@ -83,6 +83,10 @@ class Formulas:
         """See `CostAtLoad.usd_per_million`."""
         bought = f"({self._requests}*{each})"
         return _if(f"N({self.usd_per_month})*{bought}", f"{self.usd_per_month}/{bought}*10^6")
+
+    def _scaled(self, by: str) -> str:
+        """Return the factor of an autoscaler; what is reserved is paid for all hours."""
+        return f"{by}scaled_frac" if self.basis.is_scaled else ""
 
     @property
     def _requests(self) -> str:

@@ -52,7 +52,7 @@ def cost(basis: Basis) -> Sheet:
 
 
 def _inputs(basis: Basis) -> list[Row]:
-    unit = basis.unit
+    unit, scaled = basis.unit, [_input("Scaled by", "scaled_frac", basis.scaled_frac, "share of GPU-hours", (0.01, 2))]
     return [
         _input("Demand", "demand_per_s", basis.demand_per_s, "rate requests/s", (0, 1e9)),
         _holds(basis),
@@ -63,6 +63,7 @@ def _inputs(basis: Basis) -> list[Row]:
         _input("Of that to be used", "target_frac", basis.target_frac, "share share", (0.05, 1)),
         _input(f"Spare {unit}s", "spare_units", basis.spare_units, f"count {unit}s", (0, 1e4)),
         _input("Mean load by demand", "mean_frac", basis.mean_frac, "share share", (0.01, 1)),
+        *(scaled if basis.is_scaled else []),
         _input("Prompt tokens", "prompt_tokens", basis.prompt_tokens, "rate tokens a request", (0, 1e9)),
         _input("Output tokens", "output_tokens", basis.output_tokens, "rate tokens a request", (0, 1e9)),
         _input("Good requests", "good_frac", basis.good_frac, "share share", (0, 1)),

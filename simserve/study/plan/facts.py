@@ -53,6 +53,7 @@ def plan_facts(plan: Plan) -> PlanAnswer:
         spares=plan.failures.get(plan.best.outcome.option) if plan.best else None,
         growth=_growth(plan, plan.best) if plan.best and plan.months else None,
         autoscaling=_autoscaling(plan, plan.best) if plan.best and plan.hours else None,
+        scaled=plan.scaled,
         warnings=plan_warnings(plan),
     )
 

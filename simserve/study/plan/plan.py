@@ -4,10 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from simserve.errors import Problem
+from simserve.metrics.answers.fleet_needs import ScaledUse
 from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.scenario import Scenario
+from simserve.simulation import simulate
 from simserve.study.capacity.question import check_slo
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import FleetCost, Need, cost_of, hours_of, needs, outgrown_month
@@ -41,6 +44,8 @@ class PlanQuestion:
     """Dollars per GPU-hour that replace the catalog's prices."""
     ask: Ask | None = None
     """What finds the spares of a fleet; None: those of the bounds."""
+    autoscaler: Any = None
+    """Autoscaler of the fleet to take; fleets are sized without."""
 
     @property
     def scales(self) -> list[float]:
@@ -91,12 +96,30 @@ class Plan:
             return None
         sized, fleets = self.best.sized, Fleets(self.question.scenario, self.best.outcome.option)
         fleet = fleets.of(sized.all_up.replicas)
-        return fleet.replace(spares={sized.standby: self.question.bounds.spare}) if sized.standby else fleet
+        changes = {"spares": {sized.standby: self.question.bounds.spare}} if sized.standby else {}
+        if self.question.autoscaler is not None:
+            changes = {"autoscaler": self.question.autoscaler}
+        return fleet.replace(**changes) if changes else fleet
+
+    @cached_property
+    def scaled(self) -> ScaledUse | None:
+        """Return what the scenario's autoscaler makes of that fleet, by a run; None without one."""
+        if self.question.autoscaler is None or self.winner is None or self.best is None:
+            return None
+        enter("the autoscaler")
+        figures = simulate(self.winner).figures
+        n_gpus = 0.0 if figures.scaling is None else figures.scaling.mean_gpus or 0.0
+        usd = n_gpus * self.best.cost.usd_per_gpu_hour * HOURS_A_MONTH
+        return ScaledUse(mean_gpus=n_gpus, usd_per_month=usd, attained_frac=figures.attained.at("frac"))
 
 
 def find_plan(question: PlanQuestion) -> Plan:
     """Find the plan; raise SimserveError for no demand, SLO or such GPU, TraceError for an empty load."""
     check_slo(question.scenario)
+    own = question.scenario.cluster.pools[0].autoscaler
+    if own is not None and question.ask is None:
+        fixed = question.scenario.replace(**{"cluster.pools.0.autoscaler": None})
+        question = replace(question, scenario=fixed, autoscaler=own)
     demand = demand_of(question.scenario)
     offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses an empty load
     compared = options(question.scenario, question.gpus, question.tensors, is_split=question.is_split)

@@ -174,7 +174,7 @@ class PointRuns:
         if by_noise.word == "saturated" or within_reach <= 1 - self.effort.confidence:
             return None
         first = scenario.model_copy(update={"seed": self.rows[0].seed})
-        costs = DrawnCosts.of(first, lambda _: first, len(self.rows))
+        costs = DrawnCosts.of(first, lambda _: first, len(self.rows), self.effort.n_draws)
         return costs if costs.draws else None
 
     @cached_property
@@ -184,12 +184,14 @@ class PointRuns:
         if costs is None or scenario is None:
             return {}
         run = self.shared[0]
-        keys = [f"{self.keys[own - seed]}{COSTS}{place} of {seed}" for place, own in enumerate(costs.seeds)]
+        of_all = f"of {len(costs.draws)} of {seed}"
+        keys = [f"{self.keys[own - seed]}{COSTS}{place} {of_all}" for place, own in enumerate(costs.seeds)]
         draws = [task_of(scenario, own, WithDraw(draw[0])) for own, draw in zip(costs.seeds, costs.draws, strict=True)]
         probed = {
             f"{self.keys[0]}{COSTS}capacity": task_of(scenario, seed, AtCapacity(costs.draws, run.load, run.service_s))
         }
-        return dict(zip(keys, draws, strict=True)) | probed
+        # a fleet that follows the load has no capacity of its own
+        return dict(zip(keys, draws, strict=True)) | ({} if scenario.cluster.scales else probed)
 
     @property
     def cost_rows(self) -> list[SweepRun]:
