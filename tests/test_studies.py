@@ -204,6 +204,7 @@ def test_in_bursts_of_long_answers_prefill_replicas_that_decode_raise_the_attain
     assert min(met for _, _, met in mixed) > max(always[2], load[2])
 
 
+@pytest.mark.thorough
 def test_wva_fails_fewer_requests_than_hpa_on_queue_length_in_its_second_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,6 +214,7 @@ def test_wva_fails_fewer_requests_than_hpa_on_queue_length_in_its_second_version
     assert fixed["failed"] < 0.01
 
 
+@pytest.mark.thorough
 def test_published_oscillations_appear_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = study(monkeypatch, "fleets").at_a_constant_load().values()
     low_kv, fits, window, queue, ongoing, noisy, stable = (row["reversals"] for row in rows)
@@ -224,8 +226,8 @@ def test_a_budget_of_retries_and_narrow_instances_contain_failures(monkeypatch: 
     module = study(monkeypatch, "fleets")
     none, storm, budget = (row["answered later"] for row in module.node_lost().values())
     assert min(none, budget) > 0.98 and storm < 0.05
-    narrow, middle, wide = module.wide_experts(n_requests=400).values()
-    assert narrow["failed"] < 0.6 * middle["failed"] < 0.6 * wide["failed"]
+    narrow, middle, wide = module.wide_experts().values()
+    assert 2.25 * narrow["failed"] < 1.5 * middle["failed"] < wide["failed"]
     assert wide["TPOT, ms"] < 0.9 * narrow["TPOT, ms"]
 
 

@@ -171,20 +171,20 @@ FAILS = "cluster.failures=[{what: gpu, at_s: 15, detect_s: 10}]"
 DECODES = (
     "workload.lengths={kind: fixed, prompt_tokens: 32, output_tokens: 400}",
     "workload.arrivals.rate_per_s=40",
+    "workload.n_requests=600",
     "measure={warmup_s: 0, replays: 0}",
 )
 """Prompts are short, as all ranks wait for one that prefills."""
 
 
-def wide_experts(n_requests: int = 600) -> Rows:
+def wide_experts() -> Rows:
     """Let a GPU of 32 fail that serve experts as few wide or as many narrow instances (scenarios/expert_ranks.yaml)."""
-    load = [*DECODES, f"workload.n_requests={n_requests}"]
     rows = {}
     for n in (4, 2, 1):
         width = 32 // n
         shape = [f"cluster.pools.0.replicas={n}", f"cluster.pools.0.parallel={{data: {width}, expert: {width}}}"]
         well, lost = (
-            figures(simulate(load_scenario(SHIPPED / "expert_ranks.yaml", [*load, *shape, *more])))
+            figures(simulate(load_scenario(SHIPPED / "expert_ranks.yaml", [*DECODES, *shape, *more])))
             for more in ((), (FAILS,))
         )
         rows[f"{n} of {width} GPUs"] = lost | {"TPOT, ms": well["TPOT, ms"]}
