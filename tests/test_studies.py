@@ -202,3 +202,39 @@ def test_in_bursts_of_long_answers_prefill_replicas_that_decode_raise_the_attain
     assert always[:2] == (1.0, 0.0) and load[1] == 0.0
     assert [kept for _, kept, _ in mixed] == sorted(kept for _, kept, _ in mixed)
     assert min(met for _, _, met in mixed) > max(always[2], load[2])
+
+
+@pytest.mark.thorough
+def test_wva_fails_fewer_requests_than_hpa_on_queue_length_in_its_second_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue, _, first, second, fixed = study(monkeypatch, "fleets").in_bursts().values()
+    assert second["failed"] < 0.8 * queue["failed"] < first["failed"]
+    assert second["GPU-hours"] < 0.6 * queue["GPU-hours"]
+    assert fixed["failed"] < 0.01
+
+
+@pytest.mark.thorough
+def test_published_oscillations_appear_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = study(monkeypatch, "fleets").at_a_constant_load().values()
+    low_kv, fits, window, queue, ongoing, noisy, stable = (row["reversals"] for row in rows)
+    assert min(low_kv, fits, queue, noisy) > 25
+    assert max(window, ongoing, stable) < 10
+
+
+def test_a_budget_of_retries_and_narrow_instances_contain_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "fleets")
+    none, storm, budget = (row["answered later"] for row in module.node_lost().values())
+    assert min(none, budget) > 0.98 and storm < 0.05
+    narrow, middle, wide = module.wide_experts().values()
+    assert 2.25 * narrow["failed"] < 1.5 * middle["failed"] < wide["failed"]
+    assert wide["TPOT, ms"] < 0.9 * narrow["TPOT, ms"]
+
+
+@pytest.mark.thorough
+def test_a_forecast_saves_a_seventh_of_the_gpu_hours_of_slow_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_rate = study(monkeypatch, "fleets").by_rate
+    quick, slow, ahead = by_rate("null", 0), by_rate("null", 300), by_rate("kalman", 300)
+    assert min(row["in the SLO"] for row in (quick, slow, ahead)) >= 0.99
+    assert slow["GPU-hours"] > 1.25 * quick["GPU-hours"]
+    assert 0.75 < ahead["GPU-hours"] / slow["GPU-hours"] < 0.95  # SageServe: 0.75

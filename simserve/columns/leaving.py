@@ -170,7 +170,9 @@ class Members:
         if self._handover is not None:
             lost += self._lose_pushes(self._handover, rank.id, now_ps)
             lost += self._lose_transfers(self._handover, rank.id, now_ps)
-        return lost + self._lose_all(self._replicas[rank.id], now_ps)
+        lost += self._lose_all(self._replicas[rank.id], now_ps)
+        self._records.flush()  # before they are recorded as failed, or sent again
+        return lost
 
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch

@@ -58,9 +58,9 @@ class RowBuffer:
 class Records:
     """What a run has recorded since the last flush."""
 
-    def __init__(self, recorder: Recorder, live: Live, deadlines: Deadlines | None, *, is_seen: bool) -> None:
-        """is_seen: others look at what is recorded of requests while the run goes on."""
-        self.recorder, self.live, self.deadlines, self.is_seen = recorder, live, deadlines, is_seen
+    def __init__(self, recorder: Recorder, live: Live, deadlines: Deadlines | None) -> None:
+        """deadlines: they look at what is recorded of requests while the run goes on."""
+        self.recorder, self.live, self.deadlines = recorder, live, deadlines
         self.padding_tokens: dict[int, int] = {}
         """Padding of answered rows that have some, of which clients may have given up."""
         self.steps, self.spans, self.ended = RowBuffer(STEP_WIDTH), RowBuffer(SPAN_WIDTH), RowBuffer(ENDED_WIDTH)
@@ -77,7 +77,7 @@ class Records:
 
     def end(self, place: i64, status: i64, finish_ps: i64) -> None:
         """Record a request that has ended, or is there as the run ends."""
-        if self.is_seen:
+        if self.deadlines is not None:
             self._end_now(place, status, finish_ps)
             return
         live, at, cells = self.live, self.ended.room(), self.ended.cells
@@ -95,7 +95,7 @@ class Records:
         """Note a first token."""
         live, recorder = self.live, self.recorder
         live.first_token_ps[place] = now_ps
-        if self.is_seen:
+        if self.deadlines is not None:
             row = live.row[place]
             recorder.first_token_ps[row] = now_ps
             recorder.replica[row] = live.replica[place]
@@ -111,7 +111,8 @@ class Records:
         columns["chunks_ps"][row] = live.chunks_ps[place]
         if live.padding_tokens[place]:
             self.padding_tokens[row] = live.padding_tokens[place]
-        if self.deadlines is not None and self.deadlines.has_gone(row):
+        assert self.deadlines is not None
+        if self.deadlines.has_gone(row):
             self.deadlines.restore(row)
 
     def flush_steps(self) -> None:

@@ -61,8 +61,7 @@ class Building:
 
     def __init__(self, cluster: Cluster, arrivals: NextRows, entrance: Entrance) -> None:
         self.live, deadlines = Live(), cluster.deadlines
-        is_seen = deadlines is not None or cluster.control is not None
-        self.records = Records(cluster.recorder, self.live, deadlines, is_seen=is_seen)
+        self.records = Records(cluster.recorder, self.live, deadlines)
         self._turns = turns = UnitTurns()
         self._entrance, self._tiers = entrance, Tiers(cluster, turns)
         self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)

@@ -192,7 +192,7 @@ def test_the_queue_while_a_replica_starts_and_its_drain_follow_from_fluid_arithm
 
     assert there(np.array([ready_s])) == 1 + 20 * (10 - 8)  # one is served, 40 wait
     empty_s = ready_s + 40 / (2 * 8 - 10)
-    grows, drains, later = (np.linspace(*ends, 500) for ends in ((10, ready_s), (ready_s, empty_s), (empty_s, 50)))
+    grows, drains = np.linspace(10.0, ready_s, 500), np.linspace(ready_s, empty_s, 500)
     assert np.abs(there(grows) - (1 + (10 - 8) * (grows - 10))).max() <= 1
     assert np.abs(there(drains) - (2 + (2 * 8 - 10) * (empty_s - drains))).max() <= 2
-    assert there(later).max() <= 2  # nothing waits
+    assert there(np.linspace(empty_s, 50.0, 500)).max() <= 2  # nothing waits
