@@ -9,8 +9,8 @@ from multiprocessing import Pool
 import numpy as np
 
 from simserve.lab.campaigns import CAMPAIGNS, run_of
+from simserve.lab.public import FILE, silicon_rows
 from simserve.lab.runs import Errors, MeasuredRun, by, errors, predict
-from simserve.lab.silicon import FILE, silicon_rows
 
 
 def runs(most: int) -> list[MeasuredRun]:

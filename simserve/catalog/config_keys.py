@@ -30,7 +30,7 @@ def whole(least: int, most: int) -> Any:
 
 
 def typed(kind: object, keys: str) -> dict[str, Any]:
-    """Return the type of each of several keys."""
+    """Return the type, or what else holds, of each of several keys."""
     return dict.fromkeys(keys.split(), kind)
 
 
@@ -118,24 +118,13 @@ REFUSED: Mapping[str, str] = {
     "attn_type_list": "layers of lightning attention",
     "layer_group_size": "layers of linear attention between those of full attention",
     "linear_attn_config": "layers of linear attention (Kimi)",
-    "block_types": "recurrent layers",
-    "_block_types": "recurrent layers",
-    "lru_width": "recurrent layers",
+    **typed("recurrent layers", "block_types _block_types lru_width"),
     "block_configs": "layers that differ in shape",
-    "hybrid_override_pattern": "state-space and hybrid models",
-    "hybrid_layer_ids": "state-space and hybrid models",
-    "layers_block_type": "state-space and hybrid models",
-    "attn_layer_period": "state-space and hybrid models",
-    "attn_layer_indices": "state-space and hybrid models",
-    "full_attn_idxs": "layers of convolution",
-    "conv_L_cache": "layers of convolution",
-    "state_size": "state-space and hybrid models",
-    "index_topk": "models with sparse attention",
-    "sparse_attention_config": "models with sparse attention",
-    "dense_attention_every_n_layers": "models with sparse attention",
-    "swa_num_attention_heads": "layers with heads of their own",
-    "swa_num_key_value_heads": "layers with heads of their own",
-    "swa_head_dim": "layers with heads of their own",
+    **typed("state-space and hybrid models", "hybrid_override_pattern hybrid_layer_ids layers_block_type"),
+    **typed("state-space and hybrid models", "attn_layer_period attn_layer_indices state_size"),
+    **typed("layers of convolution", "full_attn_idxs conv_L_cache"),
+    **typed("models with sparse attention", "index_topk sparse_attention_config dense_attention_every_n_layers"),
+    **typed("layers with heads of their own", "swa_num_attention_heads swa_num_key_value_heads swa_head_dim"),
     "is_encoder_decoder": "encoder-decoder models",
 }
 """Keys of what is not simulated, which an error names before any other key."""

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,18 +10,11 @@ from typing import NamedTuple
 import yaml
 
 PRECISIONS = {
-    "fp8": "fp8",
-    "fp8-dynamic": "fp8",
+    **dict.fromkeys(("fp8", "fp8-dynamic"), "fp8"),
     "fp8-block": "fp8_block",
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "awq": "int4",
-    "awq-int4": "int4",
-    "gptq-int4": "int4",
-    "gptq-int8": "int8",
-    "int4": "int4",
-    "quantized.w4a16": "int4",
-    "quantized.w8a16": "int8",
+    **dict.fromkeys(("nvfp4", "fp4"), "nvfp4"),
+    **dict.fromkeys(("awq", "awq-int4", "gptq-int4", "int4", "quantized.w4a16"), "int4"),
+    **dict.fromkeys(("gptq-int8", "quantized.w8a16"), "int8"),
     "quantized.w8a8": "w8a8",
 }
 """Ends of the names of checkpoints in other precisions, as their publishers name them, and the precision."""
@@ -66,15 +58,10 @@ def cached_config(name: str) -> Path | None:
     """Return the config.json of a repository in the local cache of the Hugging Face hub; None: it is not there."""
     home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
     folder = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
-    return next((file for file in _configs(folder) if file.is_file()), None)
-
-
-def _configs(folder: Path) -> Iterator[Path]:
-    """Yield where the config.json of a cached repository may be: of its main revision, else of any."""
-    main = folder / "refs" / "main"
-    if main.is_file():
-        yield folder / "snapshots" / main.read_text(encoding="utf-8").strip() / "config.json"
-    yield from sorted(folder.glob("snapshots/*/config.json"))
+    main, files = folder / "refs" / "main", sorted(folder.glob("snapshots/*/config.json"))
+    if main.is_file():  # that of its main revision, else of any
+        files.insert(0, folder / "snapshots" / main.read_text(encoding="utf-8").strip() / "config.json")
+    return next((file for file in files if file.is_file()), None)
 
 
 @cache

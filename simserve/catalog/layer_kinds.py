@@ -13,9 +13,6 @@ from simserve.catalog.layer_parts import check_needed
 from simserve.catalog.layers import GroupKind, LayerGroup, LinearAttention, Mamba2
 from simserve.errors import CatalogError
 
-WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
-"""Tokens that a local layer attends at most: the last ones, or those of the same chunk (Llama 4)."""
-
 LAYER_KINDS: Mapping[str, GroupKind] = {
     "full_attention": "full",
     "sliding_attention": "windowed",
@@ -35,7 +32,8 @@ LISTS = ("layer_types", "no_rope_layers", "moe_layer_freq")
 """Keys with an entry for each layer."""
 
 WINDOWS = (("sliding_attention", "sliding_window"), ("chunked_attention", "attention_chunk_size"))
-"""Entries of layer_types with a window, and the keys of its tokens."""
+"""Entries of layer_types with a window, and the keys of the tokens that it attends at most: the last ones, or those of
+the same chunk (Llama 4)."""
 
 
 def in_common_layers(config: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def _kinds(config: Mapping[str, Any]) -> list[GroupKind]:
         return [LAYER_KINDS[kind] for kind in config["layer_types"]]
     if family_of(config).state is not None:
         return _every(config.get("full_attention_interval") or 4, "state", layers)
-    has_window = any(config.get(key) for key in WINDOW_KEYS)
+    has_window = any(config.get(key) for _, key in WINDOWS)
     if not has_window or config.get("use_sliding_window") is False:  # a config may state one and switch it off
         return ["full" for _ in layers]
     if config.get("attention_chunk_size"):

@@ -38,9 +38,6 @@ MOE_KERNELS: Mapping[str, str] = {"marlin": "int4", "flashinfer_trtllm_afp8": "m
 """Dtypes that kernels of experts in mxfp4 were timed with, by `moe_backend`."""
 
 
-PHASES = ("prefill", "decode")
-
-
 class Calibrated(Kernels):
     """The kernels of a calibration on a GPU: the timed one, or another one, scaled by its data sheet.
 
@@ -127,7 +124,12 @@ class Calibrated(Kernels):
             latent = cast(MlaPrefill, self._mla("prefill", shard))
             n_heads = shard.n_heads * (shard.key_size + shard.value_size) / PAIR_WIDTH
             whole = ExpandedPrefill.of(LatentPrefill(latent, self.gpu, n_heads), self, shard)
-            return whole if shard.model.indexer is None else self._best_prefill(shard, whole)
+            if shard.model.indexer is None:
+                return whole
+            best, sizes = self._sparse(shard)[0], SparseSizes.of(shard)
+            all_s = best.matrices_s(self.gpu, shard.dense_dtype, sizes.n_weights, MANY_KEYS)
+            token_s = float(all_s - self.projections_s(shard, MANY_KEYS)) / MANY_KEYS
+            return BestPrefill(best, self.gpu, sizes, token_s, whole if best.dense else None)
         both = f"{shard.kv_dtype}/{shard.weight_dtype}"  # some engines compute in fp8 where weights and cache are
         form = cast(PrefillAttention, self.calibration.form("prefill_attention", both, shard.kv_dtype, "bf16"))
         return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
@@ -135,9 +137,12 @@ class Calibrated(Kernels):
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """Return a line in the keys for every number of requests."""
         if shard.expansion is not None:
-            if shard.model.indexer is not None:
-                return self._best_decode(shard, n)
-            return self._latent_decode(shard, shard.expansion, n)
+            if shard.model.indexer is None:
+                return self._latent_decode(shard, shard.expansion, n)
+            best, sizes = self._sparse(shard)[1], SparseSizes.of(shard)
+            intercept_s, slope_s = best.best_line(self.gpu, sizes, shard.kv_dtype, n + (n == 0))
+            all_s = best.expansion_s(self.gpu, shard.dense_dtype, sizes.n_weights, n)
+            return intercept_s + all_s - self.projections_s(shard, n), slope_s
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
         return form.line(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
 
@@ -160,22 +165,11 @@ class Calibrated(Kernels):
         form = cast(StatePrefill, first_form(self.calibration, {"gdn_prefill": ["bf16"]}))
         return PromptStates(form, self.gpu, linear.value_size * linear.key_head_dim / shard.tensor)
 
-    def _best_prefill(self, shard: Shard, whole: PrefillAttentionCost) -> PrefillAttentionCost:
-        form, sizes = self._sparse(shard)[0], SparseSizes.of(shard)
-        all_s = form.matrices_s(self.gpu, shard.dense_dtype, sizes.n_weights, MANY_KEYS)
-        token_s = float(all_s - self.projections_s(shard, MANY_KEYS)) / MANY_KEYS
-        return BestPrefill(form, self.gpu, sizes, token_s, whole if form.dense else None)
-
-    def _best_decode(self, shard: Shard, n: Any) -> tuple[Any, Any]:
-        form, sizes = self._sparse(shard)[1], SparseSizes.of(shard)
-        intercept_s, slope_s = form.best_line(self.gpu, sizes, shard.kv_dtype, n + (n == 0))
-        all_s = form.expansion_s(self.gpu, shard.dense_dtype, sizes.n_weights, n)
-        return intercept_s + all_s - self.projections_s(shard, n), slope_s
-
     def _sparse(self, shard: Shard) -> tuple[SparsePrefillModule, SparseDecodeModule]:
         """Return the forms of both phases."""
         modules = _modules(shard)
-        prefill, decode = (first_form(self.calibration, {f"sparse_{each}_module": modules}) for each in PHASES)
+        ops = ("sparse_prefill_module", "sparse_decode_module")
+        prefill, decode = (first_form(self.calibration, {op: modules}) for op in ops)
         return cast(SparsePrefillModule, prefill), cast(SparseDecodeModule, decode)
 
     def _collective_s(self, op: str, n_gpus: int, n_bytes: Any) -> Any:

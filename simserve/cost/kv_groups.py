@@ -156,11 +156,7 @@ def kv_layout(
         tokens = block_size * (1 if rest else max(1, int(ratio)))
         for group in (group for group in each.model.groups if group.kind != "none"):
             parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
-    counts: Counter[Spec] = Counter()
-    for part in parts:
-        counts[part.spec] += part.group.n_layers
-    least, most = min(counts.values()), max(counts.values())
-    n_layers = most if most < least * PADDED_BELOW else least
+    n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
         return KvLayout(tuple(parts), blocks, n_layers, block_size * token_bytes)
@@ -215,3 +211,12 @@ def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
         blocks = replace(blocks, groups=(*blocks.groups, *of_draft))
     draft_bytes = alone.block_size * draft.kv_bytes_per_token
     return replace(alone, parts=(*alone.parts, *parts), blocks=blocks, draft_bytes=draft_bytes)
+
+
+def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
+    """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
+    counts: Counter[Spec] = Counter()
+    for part in parts:
+        counts[part.spec] += part.group.n_layers
+    least, most = min(counts.values()), max(counts.values())
+    return most if most < least * PADDED_BELOW else least

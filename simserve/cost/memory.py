@@ -126,9 +126,7 @@ def ledger(
         activations, buffers = (peak, buffer_bytes) if engine.profiles_activations else (0.0, 0.0)
         reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
         held = weights + activations + reserve
-        # a share of the memory that CUDA sees, or what is taken before that and a share of the rest
-        taken = {"total": 0.0, "before_weights": reserve, "after_weights": held}[engine.share_of]
-        usable = taken + gpu_memory_utilization * (gpu.hbm_bytes - DRIVER_BYTES - taken)
+        usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
         n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
         block_bytes, left = layout.stage_bytes(n_in_parts), usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
@@ -183,3 +181,10 @@ def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
     pipeline send without such buffers (start-up logs of vLLM 0.19)."""
     share = min(1.0, gpu.link_bytes_per_s / FAST_LINK_BYTES_PER_S) if n_gpus > 1 else 0.0
     return engine.reserve_bytes + share * engine.group_reserve_bytes
+
+
+def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, taken: tuple[float, float]) -> float:
+    """Return a share of the memory that CUDA sees, or what is taken and a share of the rest: `taken` are the bytes
+    before weights are loaded, and before the KV cache."""
+    first = {"total": 0.0, "before_weights": taken[0], "after_weights": taken[1]}[engine.share_of]
+    return first + share * (gpu.hbm_bytes - DRIVER_BYTES - first)

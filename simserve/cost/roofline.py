@@ -146,9 +146,7 @@ class Roofline(Kernels):
         """Return the data-sheet time of the links."""
         return pass_s(self._gpu, n_gpus, n_bytes)
 
-    def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Return the data-sheet time of the links."""
-        return pass_s(self._gpu, n_gpus, n_bytes)
+    reduce_scatter_s = all_gather_s
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Return the roofline of two grouped products on the busiest GPU: FLOP of rows, bytes of touched experts."""
@@ -162,7 +160,11 @@ class Roofline(Kernels):
         """Return attention in 16 bits, whatever the weights and the cache are stored in."""
         if shard.model.indexer is not None and shard.expansion is not None:
             return self._sparse(shard, shard.model.indexer, shard.expansion)
-        return ExpandedPrefill.of(self._attention(shard), self, shard)
+        flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
+        one_query, one_pair, one_key = (prefill_work(shard, *one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
+        key_s, query_s = one_key.bytes / self._bytes_per_s, one_query.bytes / self._bytes_per_s
+        attention = RooflinePrefill(self._launch_s, one_pair.flop / flop_per_s, key_s, query_s)
+        return ExpandedPrefill.of(attention, self, shard)
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """Return the higher roof's slope; both are proportional to the keys. Memory bounds keys read for a few query
@@ -190,16 +192,6 @@ class Roofline(Kernels):
         """Return the seconds to read a key of the indexer, and to score it."""
         flop_per_s = self._gpu.peak_flop_per_s("fp8") * self._compute_frac
         return index.bytes_per_token / self._bytes_per_s, index.flop_per_pair / flop_per_s
-
-    def _attention(self, shard: Shard) -> RooflinePrefill:
-        flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
-        one_query, one_pair, one_key = (prefill_work(shard, *one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
-        return RooflinePrefill(
-            self._launch_s,
-            one_pair.flop / flop_per_s,
-            one_key.bytes / self._bytes_per_s,
-            one_query.bytes / self._bytes_per_s,
-        )
 
     def _bound_s(self, work: Work, flop_per_s: float) -> Any:
         return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)

@@ -35,12 +35,9 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
 
 def timed_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form | None:
     """Return the first of the operations and dtypes that was timed, here or in the default calibration; else None."""
-    for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
-        for op, keys in wanted.items():
-            for key in keys:
-                if (op, key) in each.forms:
-                    return each.forms[op, key]
-    return None
+    both = calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))
+    kernels = [(op, key) for op, keys in wanted.items() for key in keys]
+    return next((each.forms[kernel] for each in both for kernel in kernels if kernel in each.forms), None)
 
 
 def first_form(calibration: Calibration, wanted: Mapping[str, Iterable[str]]) -> Form:

@@ -176,6 +176,6 @@ class Fit(ABC):
         return name if name is not None and scores[name] < best - self.gain(best) else None
 
 
-def rounded(value: float) -> float:
+def rounded(value: float, digits: int = DIGITS) -> float:
     """Round to few digits."""
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{digits}g}")

@@ -9,7 +9,7 @@ from scipy.optimize import least_squares, minimize
 
 from simserve import catalog
 from simserve.errors import CalibrationError
-from simserve.lab.fit import Progress
+from simserve.lab.fit import Progress, rounded
 from simserve.lab.runs import MeasuredRun, Prediction, replay
 
 STEP = {
@@ -97,7 +97,7 @@ def _fitted(runs: Sequence[MeasuredRun], names: Sequence[str], progress: Progres
             progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
     for name, value in constants.items():  # in few digits, or the least where the solver stopped next to it
         start, least, _ = (STEP | DOOR)[name]
-        constants[name] = least if value - least < 1e-3 * start else float(f"{value:.{DIGITS}g}")
+        constants[name] = least if value - least < 1e-3 * start else rounded(value, DIGITS)
     return constants
 
 

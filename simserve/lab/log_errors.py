@@ -115,22 +115,14 @@ class ReplayedLog:
         signed = signed[~np.isnan(signed)]
         return errors_of(signed) if len(signed) and self.log.is_paired else None
 
-    def by_load(self, metric: str) -> list[RequestGroup]:
-        """Group by quartile of the measured number of requests in flight at arrival; [] where it is unknown."""
-        in_flight = self.in_flight
-        return [] if in_flight is None else self._by(metric, in_flight)
-
-    def by_prompt(self, metric: str) -> list[RequestGroup]:
-        """Group by quartile of the prompt's length."""
-        return self._by(metric, self.log.trace.prompt_tokens.astype(np.float64))
-
-    def _by(self, metric: str, property_: Floats) -> list[RequestGroup]:
-        signed = self.signed(metric)
-        is_known = ~np.isnan(signed) & ~np.isnan(property_)
-        if not self.log.is_paired or not is_known.any():
+    def groups(self, metric: str, feature: Floats | None) -> list[RequestGroup]:
+        """Group by quartile of one of the features; [] where it is unknown."""
+        if feature is None or not self.log.is_paired:
             return []
-        values, signed = property_[is_known], signed[is_known]
-        groups = [(values[rows], signed[rows]) for rows in quartiles(values)]
+        signed = self.signed(metric)
+        is_known = ~np.isnan(signed) & ~np.isnan(feature)
+        values, signed = feature[is_known], signed[is_known]
+        groups = [(values[rows], signed[rows]) for rows in (quartiles(values) if len(values) else [])]
         return [RequestGroup(float(of.min()), float(of.max()), errors_of(errors)) for of, errors in groups]
 
     @property

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from simserve.lab.log_checks import cached_share, cached_words, check_server, is
 from simserve.lab.log_errors import replay_log
 from simserve.lab.log_groups import BLOCKS, groups_of, is_heavy, usable_requests
 from simserve.lab.server import KERNELS, Server
-from simserve.lab.step_errors import Replayed, replay_steps
+from simserve.lab.step_errors import Replayed, ReplayedSteps
 from simserve.metrics.student import quantile
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.logs import read_log
@@ -37,8 +36,6 @@ REDRAWS = 3
 
 KERNEL_SD = 0.1
 """How far kernels of a server may be from the timed ones: two campaigns differ by 5 to 11%, fits by 3 to 13%."""
-
-KEEP_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def fit_files(
@@ -70,11 +67,14 @@ def fit_files(
 
 
 def fit_logs(
-    logs: Sequence[Log | StepLog], server: Server, progress: Progress | None = None, kept: Mapping[str, str] = KEEP_NONE
+    logs: Sequence[Log | StepLog],
+    server: Server,
+    progress: Progress | None = None,
+    kept: Mapping[str, str] | None = None,
 ) -> LogFit:
     """Return the constants that bring predictions closest to logs of the server, but those `kept` as shipped, with the
     reason. Deterministic; raises as `fit_files` does."""
-    return _ConstantFit(logs, server, progress, kept).result()
+    return _ConstantFit(logs, server, progress, kept or {}).result()
 
 
 class _ConstantFit(Fit):
@@ -164,7 +164,7 @@ class _ConstantFit(Fit):
     def _replay_one(self, index: int, theta: Theta) -> Replayed:
         changed = {name: value for name, value in theta.items() if value != self.shipped.get(name)}
         log, scenario = self.logs[index], self.server.with_constants(changed)
-        return replay_log(log, scenario) if log.unit == "requests" else replay_steps(log, scenario)
+        return replay_log(log, scenario) if log.unit == "requests" else ReplayedSteps(log, scenario.setups[-1])
 
     def _replays(self, theta: Theta) -> list[Replayed]:
         return [self._replay_one(index, theta) for index in range(len(self.logs))]

@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError, CatalogError, ScenarioError, TraceError
 from simserve.lab.campaigns import CAMPAIGNS, ServingRow, run_of
 from simserve.lab.fit import Progress
 from simserve.lab.inferencex import CAMPAIGN, NOT_WARMED_UP, Setting, run_of_setting
+from simserve.lab.kernels.package import package_folder
 from simserve.lab.league import DataSet, data_set_of
-from simserve.lab.run_tables import read_rows
+from simserve.lab.run_tables import read_rows, row_of
 from simserve.lab.runs import Means, MeasuredRun, Prediction, refused
 from simserve.lab.server_logs import LOGS, ServerLog, predict_log, read_server_logs, spread_over
 from simserve.lab.settings_table import is_export, is_table_of_settings, read_settings
-from simserve.lab.silicon import FILE, silicon_rows
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.cost_draws import draws_for
@@ -35,6 +36,18 @@ LONG_ANSWER, MOST_WITH_LONG_ANSWERS = 1024, 1024
 MANY_IN_FLIGHT, OF_LARGE = 256, 3
 """Requests in flight beyond which a setting is large, as one of such ranks with long answers is; its requests per
 client, by default, in place of ten, as measured."""
+
+
+FILE = "silicon_sample.csv"
+"""Measured samples of `aiconfigurator-core` (NVIDIA, Apache-2.0), read as serving runs of Blackwell servers: aggregated
+ones without ranks or pipelines, of the cards on which no server was fitted."""
+
+CARDS = ("b200_sxm", "b300_sxm", "gb200", "gb300")
+MOST_SAMPLED = 256
+NUMBERED = r"\d+\.\d+\.\d+.*"
+"""Versions; others are nightly builds, which run as the engine's default."""
+TIMES = {"ttft_ms_mean": ("silicon_ttft_ms", "median"), "tpot_ms_mean": ("silicon_tpot_ms", "median")}
+SERVER = ["engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "ep", "isl", "osl", "concurrency"]
 
 
 @dataclass(frozen=True)
@@ -181,3 +194,42 @@ def _of_log(log: ServerLog) -> Case:
             return [refused(log.run, error)]
 
     return Case(data_set_of(log.run), log.run.label, predict)
+
+
+def silicon_path() -> Path:
+    """Return the file with the samples. Raises CalibrationError where the package is not installed."""
+    return package_folder() / FILE
+
+
+def silicon_rows() -> list[ServingRow]:
+    """Return the servers, one row a setting, at the medians of its samples. Raises CalibrationError."""
+    path = silicon_path()
+    rows = pd.read_csv(path).query("mode == 'agg' and attention_dp_size == 1")
+    rows = rows[rows.system.isin(CARDS) & (rows.pp_size.fillna(1) == 1)]
+    in_flight = rows.silicon_data_source.str.extract(r"silicon_concurrency=(\d+)")[0].astype(float)
+    ep = rows.moe_ep_size.fillna(1).clip(lower=1)
+    together = (ep > 1) & (rows.tp_size > 8)  # these give the product of both
+    rows = rows.assign(
+        engine=rows.backend,
+        engine_version=rows.backend_version.fillna("").where(lambda each: each.str.fullmatch(NUMBERED), ""),
+        gpu=rows.system,
+        model=rows.model_path,
+        weight_dtype=rows[["model_path", "gemm_quant_mode", "precision"]].apply(_weight_dtype, axis=1),
+        tp=rows.tp_size.where(~together, rows.tp_size / ep).astype(int),
+        ep=ep.astype(int),
+        concurrency=in_flight.fillna(rows.batch_size).astype(int),
+    )
+    rows = rows[(rows.silicon_ttft_ms > 0) & (rows.silicon_tpot_ms > 0) & (rows.concurrency <= MOST_SAMPLED)]
+    table = rows.groupby(SERVER, sort=True).agg(**TIMES).reset_index().astype(str)
+    values = (dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False))
+    return [row_of(path, line, each) for line, each in enumerate(values, 2)]
+
+
+def _weight_dtype(row: "pd.Series[str]") -> str:
+    model, matrices, precision = row
+    if "gpt-oss" in model:
+        return "mxfp4"
+    if matrices == "int4_wo":
+        return "int4"
+    blocks = "fp8" if "llama" in model.lower() else "fp8_block"
+    return {"fp8": blocks, "fp4": "nvfp4", "nvfp4": "nvfp4"}.get(str(precision), "bf16")

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import CalibrationError
+from simserve.lab.fit import rounded
 from simserve.lab.host_fit import TTFT_IS_USABLE
 from simserve.lab.league import data_set_of
+from simserve.lab.public import FILE, silicon_path
 from simserve.lab.runs import Prediction
 from simserve.lab.server_logs import LOGS
-from simserve.lab.silicon import FILE, silicon_path
 from simserve.lab.write import source_of
 from simserve.metrics.student import quantile
 from simserve.scenario.server_errors import METRICS, REASONS, SCHEMA, WITHIN_SD, FittedServers, facts_of
@@ -152,9 +153,9 @@ def fit_spread(runs: Sequence[Observed], metric: str) -> SpreadFit:
         n_runs=len(runs),
         n_groups=len(groups),
         sd=parts(runs, metric),
-        held_frac=_rounded(float(held.mean())),
-        held_of_groups_frac=_rounded(float(weight @ held / weight.sum())),
-        held_before_frac=_rounded(float(np.mean([is_held(run, metric, {}) for run in runs]))),
+        held_frac=rounded(float(held.mean()), DIGITS),
+        held_of_groups_frac=rounded(float(weight @ held / weight.sum()), DIGITS),
+        held_before_frac=rounded(float(np.mean([is_held(run, metric, {}) for run in runs])), DIGITS),
     )
 
 
@@ -185,7 +186,7 @@ def parts(runs: Sequence[Observed], metric: str) -> dict[str, float]:
         total = known + design @ variances
         have, should = (weight * square / total**2) @ design, (weight / total) @ design
         variances = variances * np.sqrt(np.divide(have, should, out=np.zeros(len(facts)), where=should > 0))
-    sds = {fact: _rounded(sqrt(float(each))) for fact, each in zip(facts, variances, strict=True)}
+    sds = {fact: rounded(sqrt(float(each)), DIGITS) for fact, each in zip(facts, variances, strict=True)}
     return {fact: sd if sd >= NEGLIGIBLE_SD else 0.0 for fact, sd in sds.items()}
 
 
@@ -201,7 +202,3 @@ def _weights(runs: Sequence[Observed]) -> Floats:
     """Return the weight of each run, `(n_runs,)`, so that all groups weigh the same."""
     n_of = Counter(run.group for run in runs)
     return np.array([1 / n_of[run.group] for run in runs])
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.cost.model import StepShape
 from simserve.lab.log_errors import ReplayedLog
-from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario import PoolSetup
 from simserve.scenario.typical_steps import CONTEXT_TOKENS, StepTimes, windows_of
 from simserve.tables.columns import Flags, Floats
 from simserve.units import to_s
@@ -21,6 +21,7 @@ class ReplayedSteps:
 
     log: StepLog
     setup: PoolSetup
+    """The server that decodes."""
     metrics = ("tpot_s",)
     unit: Literal["lines"] = "lines"
 
@@ -67,11 +68,6 @@ class ReplayedSteps:
         windows = tuple((*group.reads(0, prompt), n * group.keys(kv_tokens // n)) for group in groups)
         pairs = prompt * (prompt + 1) // 2
         return to_s(self._times.ps(StepShape(prompt, pairs, prompt, n, kv_tokens, n + bool(prompt), windows)))
-
-
-def replay_steps(log: StepLog, scenario: Scenario) -> ReplayedSteps:
-    """Return the steps of the lines on the decoding server of a scenario."""
-    return ReplayedSteps(log, scenario.setups[-1])
 
 
 Replayed = ReplayedLog | ReplayedSteps

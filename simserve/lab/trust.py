@@ -11,15 +11,13 @@ from simserve.report.formats import interval, listed, share
 
 TrustWord = Literal["trusted", "comparisons", "untrusted", "too_few"]
 
-TITLES: dict[TrustWord, str] = {
-    "trusted": "Trusted",
-    "comparisons": "Usable for comparisons",
-    "untrusted": "Not to be trusted",
-    "too_few": "Too few to tell",
+TITLES: dict[TrustWord, tuple[str, str]] = {
+    "trusted": ("Trusted", "met"),
+    "comparisons": ("Usable for comparisons", "edge"),
+    "untrusted": ("Not to be trusted", "missed"),
+    "too_few": ("Too few to tell", "edge"),
 }
-
-STATES: dict[TrustWord, str] = {"trusted": "met", "comparisons": "edge", "untrusted": "missed", "too_few": "edge"}
-"""Sign of each word on a page."""
+"""Each word on a page, and its sign."""
 
 LIMITS: dict[TrustWord, tuple[float, float]] = {"trusted": (0.10, 0.20), "comparisons": (0.25, 0.50)}
 """The upper end of the error's interval, and the error of the tail, that a word allows; see docs/validation.md."""
@@ -67,10 +65,6 @@ class LatencyError(Struct):
         most, tail = LIMITS[word]
         return self.most_frac <= most and (self.tail_frac or 0.0) <= tail
 
-    def allows(self, word: TrustWord) -> bool:
-        """Return whether it allows a word; trust takes an interval of the error."""
-        return self.is_within(word) and (self.high_frac is not None or word != "trusted")
-
 
 class Trust(Struct):
     """What may be done with predictions, and why."""
@@ -86,12 +80,12 @@ class Trust(Struct):
     @property
     def title(self) -> str:
         """Return the decision."""
-        return TITLES[self.word]
+        return TITLES[self.word][0]
 
     @property
     def state(self) -> str:
         """Return the key of its sign on a page."""
-        return STATES[self.word]
+        return TITLES[self.word][1]
 
 
 def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate: str) -> Trust:
@@ -101,8 +95,9 @@ def trust_in(errors: Sequence[LatencyError], unit: str, n_enough: int, calibrate
         word: TrustWord = "too_few"
         cause, command = f"A decision takes {n_enough} {unit}.", ""
     else:
-        allowed: tuple[TrustWord, ...] = ("trusted", "comparisons")
-        word = next((word for word in allowed if all(error.allows(word) for error in errors)), "untrusted")
+        has_ends = all(error.high_frac is not None for error in errors)  # trust takes an interval of each error
+        allowed: tuple[TrustWord, ...] = ("trusted", "comparisons") if has_ends else ("comparisons",)
+        word = next((word for word in allowed if all(error.is_within(word) for error in errors)), "untrusted")
         worst = max(errors, key=lambda error: error.most_frac)
         is_small = all(error.is_within("trusted") for error in errors)
         cause = CAUSES[worst.latency, worst.bias_frac < 0] if not is_small else "" if word == "trusted" else ONE_GROUP

@@ -47,7 +47,7 @@ def trust_in_log(replay: ReplayedLog, server: str) -> Trust:
 def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:
     """Return all results of a replay log; times in seconds, errors as shares of the measured value."""
     log, scenario = replay.log, replay.scenario
-    metrics = replay.metrics
+    metrics, features = replay.metrics, replay.features
     return {
         "log": {
             "path": str(log.place.path),
@@ -71,8 +71,8 @@ def log_error_facts(replay: ReplayedLog) -> dict[str, Any]:
         "errors": {
             name: {
                 "overall": _errors(overall),
-                "by_load": _groups(replay.by_load(name)),
-                "by_prompt_tokens": _groups(replay.by_prompt(name)),
+                "by_load": _groups(replay.groups(name, features["tpot_s"])),
+                "by_prompt_tokens": _groups(replay.groups(name, features["ttft_s"])),
             }
             for name in metrics
             if (overall := replay.errors(name)) is not None

@@ -50,7 +50,11 @@ def tell(result: Mapping[str, Any], trust: Trust) -> Document:
     assumed = f"{campaign['requests_per_client']} requests per client. {campaign['source']}"
     compared = f"Predicted against measured, {plural(len(points), 'run')}."
     keys: list[Key] = [(f"dot k{place}", engine) for place, engine in enumerate(_engines(points), 1)]
-    charts = [Plot(name, _scatter(points, name), metric, NOTE, keys) for name, metric in METRICS.items()]
+    charts = []
+    for name, metric in METRICS.items():
+        sides = [np.array([point[key] for point in points]) for key in (f"{name}_s", f"predicted_{name}_s")]
+        groups = [_dots(points, name, engine, place) for place, engine in enumerate(_engines(points))]
+        charts.append(Plot(name, against(sides[0], sides[1], groups), metric, NOTE, keys))
     return Document(
         command="validate",
         name=plural(len(_engines(points)), "engine"),
@@ -67,27 +71,17 @@ def _engines(points: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({str(point["engine"]) for point in points})
 
 
-def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
-    """Return predicted (up) against measured (right)."""
-    measured, predicted = (
-        np.array([point[key] for point in points]) for key in (f"{metric}_s", f"predicted_{metric}_s")
-    )
-    dots = [_dots(points, metric, engine, place) for place, engine in enumerate(_engines(points))]
-    return against(measured, predicted, dots)
-
-
 def against(measured: Floats, predicted: Floats, dots: Sequence[Mapping[str, Any]]) -> Figure:
-    """Return dots between axes of equal range, which shows all of measured and predicted, with the line of no error."""
+    """Return dots between axes of equal range, which shows all of measured (right) and predicted (up), with the line
+    of no error."""
     low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max(), TINY_S) * ROOM
     ends = [low, high]
     corners = numbers([low, high, high, low]), numbers([0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low])
     filled: dict[str, Any] = {"fill": "toself", "fillcolor": "$ink/0.08", "line": {"width": 0}, "hoverinfo": "skip"}
     band = scatter("lines", *corners, **filled)
     line = scatter("lines", numbers(ends), numbers(ends), line={"color": "$soft", "width": 1}, hoverinfo="skip")
-    x_axis, y_axis = latency_axis(low, high), latency_axis(low, high)
-    titles = {"x": "Measured", "y": "Predicted"}
-    for name, each in (("x", x_axis), ("y", y_axis)):
-        each["title"] = axis(titles[name])["title"]
+    titles = [{"title": axis(title)["title"]} for title in ("Measured", "Predicted")]
+    x_axis, y_axis = (latency_axis(low, high) | title for title in titles)
     margin = {"l": 76, "r": 14, "t": 14, "b": 56}
     return figure([band, line, *map(dict, dots)], 420, xaxis=x_axis, yaxis=y_axis, margin=margin)
 

@@ -15,15 +15,10 @@ TOKENS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G"
 """Suffixes of numbers of tokens: vLLM, engine/arg_utils.py, human_readable_int."""
 
 QUANTIZED: Mapping[str, str] = {
-    "fp8": "fp8",
-    "fbgemm_fp8": "fp8",
-    "modelopt": "fp8",
-    "modelopt_fp8": "fp8",
-    "modelopt_fp4": "nvfp4",
-    "nvfp4": "nvfp4",
+    **dict.fromkeys(("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp8", "w8a8_fp8"), "fp8"),
+    **dict.fromkeys(("modelopt_fp4", "nvfp4"), "nvfp4"),
     "mxfp4": "mxfp4",
     "w8a8_int8": "w8a8",
-    "w8a8_fp8": "fp8",
     "experts_int8": "int8",
     **dict.fromkeys(("awq", "awq_marlin", "gptq", "gptq_marlin", "moe_wna16", "bitsandbytes"), "int4"),
 }

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simserve.lab.log_errors import ReplayedLog
@@ -25,9 +24,6 @@ ASSUMED: Mapping[str, Any] = {
 """Workload of a server without a log."""
 
 
-NO_COLUMNS: Mapping[str, str] = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class LoggedLoad:
     """The workload of a scenario, and the log that it comes from."""
@@ -45,7 +41,7 @@ class LoggedLoad:
     warnings: Sequence[str] = ()
 
 
-def load_of(paths: Sequence[Path], columns: Mapping[str, str] = NO_COLUMNS) -> LoggedLoad:
+def load_of(paths: Sequence[Path], columns: Mapping[str, str]) -> LoggedLoad:
     """Return the load of the busiest log, without any an assumed one. Raises TraceError."""
     logs, summaries = dict[Path, Log](), dict[Path, BenchSummary]()
     for path in paths:

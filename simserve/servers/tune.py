@@ -16,7 +16,7 @@ from simserve.servers.settings import flags_by_key
 from simserve.servers.tuning_search import MISSED, PointSearch, TuneQuestion, changed, value_at, value_of
 from simserve.study.compare.compare import ComparedSide, compare
 from simserve.study.deterministic_load import is_deterministic
-from simserve.study.intervals import Estimate, mean_of
+from simserve.study.intervals import mean_of
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run
 from simserve.tables.journal import Journal
@@ -103,8 +103,12 @@ def _answer(question: TuneQuestion, search: PointSearch, tuned: Scenario, best: 
         enter("the load that both carry")
         sides = [each.model_copy(update={"seed": first}) for each in (scenario, tuned)]
         load = compare(ComparedSide("before", sides[0]), ComparedSide("tuned", sides[1]), n_seeds).decision
+    is_sure = change.high < 0 if change.has_interval else change.value < 0
+    word: TuneWord = "better" if is_sure or (load is not None and load.outcome == "better") else "tied"
+    if best is None:
+        word = "same"
     answer = TuneAnswer(
-        word=_word(change, best, load),
+        word=word,
         scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
         objective=question.objective,
         goal_frac=question.goal_frac,
@@ -123,14 +127,6 @@ def _answer(question: TuneQuestion, search: PointSearch, tuned: Scenario, best: 
         points=list(search.points.values()),
     )
     return answer.with_runs(None, tuned.to_yaml())
-
-
-def _word(change: Estimate, best: TriedPoint | None, load: LoadDecision | NoDecision | None) -> TuneWord:
-    """Return better where the objective falls beyond chance, or more load is carried."""
-    if best is None:
-        return "same"
-    is_sure = change.high < 0 if change.has_interval else change.value < 0
-    return "better" if is_sure or (load is not None and load.outcome == "better") else "tied"
 
 
 def _latency(key: str, level: str, before: Sequence[Run], after: Sequence[Run]) -> LatencyChange:

@@ -50,8 +50,8 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
     settings = settings_of(question.server)
     complete(settings, question)
     load = question.load
-    with TemporaryDirectory(prefix="simserve-twin-") as name:
-        folder = Path(name)
+    with TemporaryDirectory(prefix="simserve-twin-") as temporary:
+        folder = Path(temporary)
         if load.log is not None:
             write_trace(load.log.trace, folder / LOAD_FILE)
         scenario = _written(folder, settings, question, load)
@@ -66,11 +66,14 @@ def find_twin(question: TwinQuestion, progress: Progress | None = None) -> TwinA
             measured, predicted = (met_frac(replay, question.slo, predicted=side) for side in (False, True))
             breaks = breaks.model_copy(update={"measured_frac": measured, "predicted_frac": predicted})
         word, why = _word(fit, replay, why)
+        setup, n = scenario.setups[0], scenario.cluster.pools[0].replicas
+        name = f"{TITLES[setup.engine.name]} {setup.engine.version}: {setup.model.name} in {setup.weight_dtype}"
+        server = f"{name} on {setup.gpus_per_replica} × {setup.gpu.name}"
         answer = TwinAnswer(
             word=word,
             why=why,
             scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
-            server=_server_words(scenario),
+            server=server + (f", {plural(n, 'replica')}" if n > 1 else ""),
             settings=settings.notes,
             load=load.facts,
             fit=None if fit is None else _fit_facts(fit),
@@ -227,11 +230,3 @@ def _cautions(fit: LogFit | None, load: LoggedLoad, named: Sequence[str]) -> lis
         *(f"{n} requests left out of the fit: {reason}" for reason, n in left_out.items()),
         *(["clients draw lengths of the log, without the prefixes that its prompts share"] if lost else []),
     ]
-
-
-def _server_words(scenario: Scenario) -> str:
-    """Return `vLLM 0.19: qwen3-32b in bf16 on 2 x h100-sxm, 3 replicas`."""
-    setup = scenario.setups[0]
-    name = f"{TITLES[setup.engine.name]} {setup.engine.version}: {setup.model.name} in {setup.weight_dtype}"
-    n = scenario.cluster.pools[0].replicas
-    return f"{name} on {setup.gpus_per_replica} × {setup.gpu.name}" + (f", {plural(n, 'replica')}" if n > 1 else "")

@@ -80,7 +80,7 @@ def test_in_flight_counts_what_was_sent_and_not_answered() -> None:
     result = replayed([1.0, 1.0, 1.0, 1.0])
     assert result.in_flight is not None
     assert result.in_flight.tolist() == [0, 1, 2, 2]  # each stays for 2.5 s
-    assert [(group.lowest, group.highest, group.errors.n) for group in result.by_load("ttft_s")] == [
+    assert [(group.lowest, group.highest, group.errors.n) for group in result.groups("ttft_s", result.in_flight)] == [
         (0, 0, 1),
         (1, 1, 1),
         (2, 2, 2),
@@ -110,7 +110,7 @@ def test_a_refused_request_is_left_out_of_both_sides() -> None:
 def test_requests_whose_arrivals_were_drawn_are_not_paired() -> None:
     result = replayed([1.0, 1.0, 1.0, 1.0], arrivals="drawn", duration_s=6.0)
     assert result.errors("ttft_s") is None
-    assert result.by_prompt("ttft_s") == result.by_load("ttft_s") == []
+    assert all(result.groups("ttft_s", feature) == [] for feature in result.features.values())
     assert len(result.worst("ttft_s", 5)) == 0
     assert result.makespan_s.measured == 6.0  # the benchmark's own
     assert result.distribution("ttft_s")["mean"].error_frac == 0.0

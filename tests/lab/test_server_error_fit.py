@@ -10,7 +10,7 @@ import pytest
 
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.errors import CalibrationError
-from simserve.lab import silicon
+from simserve.lab import public
 from simserve.lab.league import DataSet
 from simserve.lab.public import predict_public, read_public, spread_out
 from simserve.lab.runs import Prediction
@@ -166,10 +166,10 @@ def test_the_shipped_file_is_of_these_data() -> None:
     assert DATA is not None
     files = {each["file"]: each["sha256"] for each in json.loads(SHIPPED.read_text(encoding="utf-8"))["made"]["files"]}
     here = {path.name: path for folder in ("serving", "logs") for path in (DATA / folder).iterdir()}
-    here[silicon.FILE] = silicon.silicon_path()
+    here[public.FILE] = public.silicon_path()
     assert files == {name: sha256(here[name].read_bytes()).hexdigest() for name in files}
     cases, _ = read_public(DATA, left_out=True, with_package=True)
     names = {case.data_set for case in spread_out(cases, 1)}
-    assert DataSet(silicon.FILE, "vllm", "b200-sxm", "llama-3.1-70b fp8") in names
-    assert {name.gpu for name in names if name.file == silicon.FILE} == {"b200-sxm", "b300-sxm", "gb200"}
+    assert DataSet(public.FILE, "vllm", "b200-sxm", "llama-3.1-70b fp8") in names
+    assert {name.gpu for name in names if name.file == public.FILE} == {"b200-sxm", "b300-sxm", "gb200"}
     assert {DataSet("h100_serving.csv", "vllm", "h100-sxm", "qwen3-32b bf16")} <= names

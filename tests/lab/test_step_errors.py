@@ -10,7 +10,7 @@ from simserve import load_scenario, simulate
 from simserve.lab.fitted_log import LogFit
 from simserve.lab.log_fit import fit_files
 from simserve.lab.server import Server
-from simserve.lab.step_errors import replay_steps
+from simserve.lab.step_errors import ReplayedSteps
 from simserve.metrics.results import Results
 from simserve.workload.readers.logs.steps import is_steps, read_steps
 from tests.cli.invoke import invoke
@@ -144,7 +144,7 @@ def test_prompts_lengthen_steps_as_they_do_in_a_run(prompt: int, tmp_path: Path)
     """Predicted steps of the lines of a run are those of the run, whatever the length of its prompts."""
     path = server(tmp_path, "vllm", 32, prompt=prompt, n=600)
     (tmp_path / "engine.log").write_text("\n".join(vllm_lines(ran(path))[2:-2]))
-    replay = replay_steps(read_steps(tmp_path / "engine.log"), Server(path).scenario)
+    replay = ReplayedSteps(read_steps(tmp_path / "engine.log"), Server(path).scenario.setups[-1])
     ratio = replay.predicted["tpot_s"] / replay.log.measured["tpot_s"]
     assert np.median(ratio) == pytest.approx(1.0, abs=0.03)
 
@@ -154,6 +154,6 @@ def test_steps_that_speculate_give_as_many_tokens_as_the_scenario_says(tmp_path:
     text = "cluster: {pools: [{speculation: {kind: ngram, tokens: 2, acceptance: 0.6}}]}\n"
     path.write_text(path.read_text() + text)
     (tmp_path / "engine.log").write_text("\n".join(vllm_lines(ran(path))[2:-2]))
-    replay = replay_steps(read_steps(tmp_path / "engine.log"), Server(path).scenario)
+    replay = ReplayedSteps(read_steps(tmp_path / "engine.log"), Server(path).scenario.setups[-1])
     ratio = replay.predicted["tpot_s"] / replay.log.measured["tpot_s"]
     assert np.median(ratio) == pytest.approx(1.0, abs=0.04)

@@ -33,7 +33,7 @@ python_gc_objects_collected_total{generation="0"} 1.0
 def completed(line: str = LINE, **known: Any) -> ServerSettings:
     server = server_command(line, {})
     settings = settings_of(server)
-    complete(settings, TwinQuestion(server, "H100-SXM", load_of([]), PRECISION, **known))
+    complete(settings, TwinQuestion(server, "H100-SXM", load_of([], {}), PRECISION, **known))
     return settings
 
 

@@ -383,7 +383,7 @@ def test_a_log_has_api_time_as_its_measured_latency(tmp_path: Path) -> None:
     assert log.place.numbers.tolist() == [1, 2, *[1] * 7]
     assert (log.model, log.trace.dependencies) == ("m", None)
     assert read_log(written(tmp_path / "u.jsonl", session("c", call(1.0, 9, 2, [], None)))).measured == {}
-    load = load_of([path])
+    load = load_of([path], {})
     assert (load.facts.kind, load.facts.n_requests, load.models[path]) == ("trace", 9, "m")
 
 

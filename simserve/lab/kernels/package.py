@@ -26,9 +26,7 @@ SYSTEMS = {"rtx-pro-6000": "rtx_pro_6000_server"}
 """The package's names of GPUs, where they differ from ours with underscores."""
 
 DTYPES = {
-    "bfloat16": "bf16",
-    "half": "bf16",
-    "float16": "bf16",
+    **dict.fromkeys(("bfloat16", "half", "float16"), "bf16"),
     "int8_wo": "int8",
     "int4_wo": "int4",
     "w4a16_mxfp4": "mxfp4",
@@ -168,7 +166,6 @@ MLA_DTYPES: ComputedColumns = {
 }
 """A module names its model and its projections' dtype."""
 
-BEST = "sparse_attention"
 CHUNK = {**MLA, "tokens": "isl"}
 SPARSE: ComputedColumns = {
     **MLA_DTYPES,

@@ -1,6 +1,6 @@
 """Fit of sparse attention over latent vectors: modules of prefill and decode, by dtype of weights and cache."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ import pandas as pd
 
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.forms.sparse import SPARSE, SparseSizes
+from simserve.cost.forms.sparse import SPARSE, SparsePrefillModule, SparseSizes
 from simserve.cost.shard import Shard
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.mla import HOSTED
@@ -68,6 +68,19 @@ class SparseRows:
         rising = np.clip(self.sizes.top_k - first, 0, self.tokens)
         return rising * first + rising * (rising + 1) / 2 + (self.tokens - rising) * self.sizes.top_k
 
+    def seconds(self, form: Any, gpu: GpuSpec) -> Any:
+        """Return the times of a form for the rows."""
+        n, sizes = self.batch * self.tokens, self.sizes
+        match form:
+            case SparsePrefillModule():
+                scored, n_keys = n * (self.keys - (self.tokens - 1) / 2), self.batch * self.keys
+                attention_s = form.attention_s(gpu, sizes, n, self.batch * self.attended, scored, n_keys)
+                return attention_s + form.matrices_s(gpu, self.dtype, sizes.n_weights, n)
+        intercept, slope = form.best_line(gpu, sizes, self.kv_dtype, self.batch)
+        matrices_s = form.expansion_s(gpu, self.dtype, sizes.n_weights, self.batch)
+        scored_s = form.scored_s(gpu, sizes, self.batch) * self.keys
+        return intercept + matrices_s + self.batch * (slope * self.attended + scored_s)
+
 
 @cache
 def _sizes(model: str, n_heads: int) -> SparseSizes:
@@ -75,31 +88,10 @@ def _sizes(model: str, n_heads: int) -> SparseSizes:
     return SparseSizes.of(Shard(spec, tensor=spec.n_heads // n_heads))
 
 
-def _prefill_s(form: Any, gpu: GpuSpec, rows: SparseRows) -> Any:
-    n, scored = rows.batch * rows.tokens, rows.batch * rows.tokens * (rows.keys - (rows.tokens - 1) / 2)
-    n_keys, sizes = rows.batch * rows.keys, rows.sizes
-    attention_s = form.attention_s(gpu, sizes, n, rows.batch * rows.attended, scored, n_keys)
-    return attention_s + form.matrices_s(gpu, rows.dtype, sizes.n_weights, n)
-
-
-def _decode_s(form: Any, gpu: GpuSpec, rows: SparseRows) -> Any:
-    intercept, slope = form.best_line(gpu, rows.sizes, rows.kv_dtype, rows.batch)
-    matrices_s = form.expansion_s(gpu, rows.dtype, rows.sizes.n_weights, rows.batch)
-    scored_s = form.scored_s(gpu, rows.sizes, rows.batch) * rows.keys
-    return intercept + matrices_s + rows.batch * (slope * rows.attended + scored_s)
-
-
-TIMES: Mapping[str, Callable[[Any, GpuSpec, SparseRows], Any]] = {
-    "sparse_prefill_module": _prefill_s,
-    "sparse_decode_module": _decode_s,
-}
-"""The time of each operation for rows."""
-
-
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
     """Fit every operation and dtype of weights and cache ("fp8_block/fp8")."""
     named = table if "kernel" in table else table.assign(kernel="")
-    timed = [(op, rows) for op in TIMES for _, rows in rows_of(named, op).groupby(["dtype", "kv_dtype"])]
+    timed = [(op, rows) for op in SPARSE for _, rows in rows_of(named, op).groupby(["dtype", "kv_dtype"])]
     return [fit for op, rows in timed if (fit := _fit_one(op, rows, gpu))]
 
 
@@ -113,8 +105,8 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelFit | None:
         return None
     fitted, others = SparseRows(kept[~held]), SparseRows(kept[held])
     measured = kept.latency_s.to_numpy()
-    form: Any = fit_form(SPARSE[op], lambda form: TIMES[op](form, gpu, fitted), measured[~held])
-    residuals = Residuals.of(TIMES[op](form, gpu, others), measured[held])
+    form: Any = fit_form(SPARSE[op], lambda form: fitted.seconds(form, gpu), measured[~held])
+    residuals = Residuals.of(others.seconds(form, gpu), measured[held])
     quiet_s = QUIET_LAUNCH_S[op].get(dtype, np.inf)
     if excluded.get(HOST_TIME) or form.launch_s > HOSTED * quiet_s:
         form = replace(form, launch_s=quiet_s)

@@ -152,14 +152,13 @@ def _drawn(answer: ComparisonAnswer) -> str:
 def table_rows(answer: ComparisonAnswer) -> list[Sequence[str]]:
     """Return a row a measure, below the column titles."""
     head = ("", "A", "B", "change", f"{answer.confidence * 100:.0f}% CI of B − A", "B is")
-    return [head, *map(_row, answer.measures)]
-
-
-def _row(measure: MeasureDifference) -> Sequence[str]:
-    unit, low, high, frac = measure.unit, measure.low, measure.high, measure.change_frac
-    interval = NONE if low is None or high is None else f"{_signed(low, unit)} to {_signed(high, unit)}"
-    changed = NONE if frac is None else f"{frac:+z.1%}"
-    return (measure.label, *pair(measure), changed, interval, measure.outcome)
+    rows: list[Sequence[str]] = [head]
+    for each in answer.measures:
+        low, high, frac = each.low, each.high, each.change_frac
+        interval = NONE if low is None or high is None else f"{_signed(low, each.unit)} to {_signed(high, each.unit)}"
+        changed = NONE if frac is None else f"{frac:+z.1%}"
+        rows.append((each.label, *pair(each), changed, interval, each.outcome))
+    return rows
 
 
 def pair(measure: MeasureDifference) -> tuple[str, str]:

@@ -112,8 +112,7 @@ def _dot(point: PointOfSweep, x: float, y: Interval) -> Dot:
 
 def _latency(values: Sequence[float], limit: float | None, title: str) -> dict[str, Any]:
     shown = [*values, *([] if limit is None else [limit])]
-    result = latency_axis(min(shown) / ROOM, max(shown) * ROOM)
-    return result | {"title": axis(title)["title"]}
+    return latency_axis(min(shown) / ROOM, max(shown) * ROOM) | {"title": axis(title)["title"]}
 
 
 def _drawn(

@@ -133,14 +133,12 @@ def _table(answer: SweepAnswer) -> Chapter:
 def _listed(
     answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]
 ) -> list[Chapter]:
-    items = [Item(*_points_named(answer, points), text) for text, points in points_of.items()]
+    items = []
+    for text, points in points_of.items():
+        numbers = [str(point.point) for point in points[:MOST_NAMED]]
+        more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
+        names = f"Points {listed([*numbers, *more])}", ""
+        if len(points) == 1:
+            names = f"Point {points[0].point}", values_of(answer, points[0])
+        items.append(Item(*names, text))
     return [Chapter(key, title, [Items(items, "warns")])] if items else []
-
-
-def _points_named(answer: SweepAnswer, points: Sequence[PointOfSweep]) -> tuple[str, str]:
-    """Return `Point 3` and `tensor 3`, or the numbers of several points."""
-    if len(points) == 1:
-        return f"Point {points[0].point}", values_of(answer, points[0])
-    numbers = [str(point.point) for point in points[:MOST_NAMED]]
-    more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
-    return f"Points {listed([*numbers, *more])}", ""

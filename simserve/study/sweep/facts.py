@@ -19,7 +19,8 @@ from simserve.metrics.answers.sweep import (
 from simserve.metrics.answers.sweep_runs import FinishedRun
 from simserve.scenario.dump import flow
 from simserve.study.intervals import CONFIDENCE, mean_of
-from simserve.study.sweep.point_runs import PointRuns, drawn_load
+from simserve.study.slo_answer import mean_load
+from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.columns import TableRows, typed_columns
 from simserve.tables.fields import Field, Kind
@@ -104,8 +105,8 @@ def _point(each: PointRuns) -> PointOfSweep:
         meets_goal=each.decision == "met" if each.answer else None,
         answer=each.answer,
         judged=each.judged,
-        load=drawn_load(each.finished) if has_runs else None,
-        shared_load=drawn_load(each.shared) if has_runs else None,
+        load=mean_load([run.load for run in each.finished]) if has_runs else None,
+        shared_load=mean_load([run.load for run in each.shared]) if has_runs else None,
         measures=each.measures if has_runs else None,
         warnings=each.warnings,
     )

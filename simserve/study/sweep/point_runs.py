@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
-from simserve.metrics.answers.parts import Interval, NominalLoad
+from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.struct import column_of
 from simserve.metrics.answers.sweep import PointStatus
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
@@ -19,7 +19,7 @@ from simserve.study.cost_draws import reach_of
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.intervals import mean_of
 from simserve.study.processes import Task
-from simserve.study.slo_answer import mean_load, slo_answer
+from simserve.study.slo_answer import slo_answer
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import COSTS, AtCapacity, WithDraw, task_of
 
@@ -57,12 +57,12 @@ class PointRuns:
     @property
     def shared(self) -> list[FinishedRun]:
         """Return the finished runs with shared seeds."""
-        return _finished(self.rows[: self.n_shared])
+        return [row for row in self.rows[: self.n_shared] if row.status == "finished"]
 
     @property
     def finished(self) -> list[FinishedRun]:
         """Return the finished runs."""
-        return _finished(self.rows)
+        return [row for row in self.rows if row.status == "finished"]
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -202,15 +202,6 @@ class PointRuns:
     def cost_tasks(self) -> dict[str, Task]:
         """Return those that have not run."""
         return {key: task for key, task in self._wanted.items() if key not in self.known}
-
-
-def drawn_load(runs: Sequence[FinishedRun]) -> NominalLoad:
-    """Return the mean drawn load of runs of a point."""
-    return mean_load([run.load for run in runs])
-
-
-def _finished(rows: Sequence[SweepRun]) -> list[FinishedRun]:
-    return [row for row in rows if row.status == "finished"]
 
 
 def _mean(runs: Sequence[FinishedRun], name: str) -> Interval:

@@ -3,7 +3,7 @@
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.answers.measures import Measures
@@ -42,18 +42,11 @@ COSTS = "/costs "
 """What follows the key of a run in those of draws of its costs."""
 
 
-class RunKind(Protocol):
-    """What a run is made for."""
-
-    def row(self, scenario: Scenario) -> SweepRun:
-        """Run a scenario. Raises SimserveError."""
-
-
 class AsPredicted(NamedTuple):
     """A run with the predicted costs."""
 
     def row(self, scenario: Scenario) -> FinishedRun:
-        """Run a scenario."""
+        """Run a scenario. Raises SimserveError."""
         started_s = time.perf_counter()
         results = simulate(scenario)
         return _finished(scenario, results, time.perf_counter() - started_s)
@@ -84,6 +77,10 @@ class AtCapacity(NamedTuple):
         with limited_to(1):
             near = near_capacity(scenario, load, self.nominal.nominal_per_s, self.service_s, self.draws)
         return ProbedPoint(seed=scenario.seed, beyond_frac=None if near is None else near.probability)
+
+
+RunKind = AsPredicted | WithDraw | AtCapacity
+"""What a run is made for."""
 
 
 def key_of(scenario: Scenario, seed: int) -> str:

@@ -1,7 +1,6 @@
 """MMPP: a Poisson process with a rate that jumps between levels, like traffic with bursts."""
 
 import numpy as np
-from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from simserve.tables.columns import Floats
@@ -18,12 +17,10 @@ class Mmpp(Arrivals):
     mean_dwell_s: list[Rate]
     """[s] Mean time at each level, one for each rate."""
 
-    @model_validator(mode="after")
-    def _same_length(self) -> "Mmpp":
+    def __post_init__(self) -> None:
         if len(self.rates_per_s) != len(self.mean_dwell_s) or len(self.rates_per_s) < 2:
             n_rates, n_dwells = len(self.rates_per_s), len(self.mean_dwell_s)
             raise ValueError(f"needs a dwell for each of at least two rates, got {n_rates} rates and {n_dwells} dwells")
-        return self
 
     def first(self, n: int, stream: Stream) -> Floats:
         """Map unit-rate instants through the cumulative rate, a line a dwell."""

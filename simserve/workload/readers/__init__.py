@@ -1,4 +1,4 @@
-"""Readers of trace files, one file per format, and `auto`, which detects the format."""
+"""Readers of trace files, one file per format (logs and Weka: in logs/), and `auto`, which detects the format."""
 
 import json
 from collections.abc import Mapping
@@ -44,9 +44,11 @@ def read_recording(path: Path, format: str = "auto", names: Mapping[str, str] | 
     name, note = detect(path) if format == "auto" else (format, None)
     if name == "log":
         return _requests(path, {})
-    module = "logs.weka" if name == "weka" else name
-    reader = import_module(f"simserve.workload.readers.{module}")
-    trace: Trace = (reader.read_recording if name == "weka" else reader.read)(path)
+    if name == "weka":
+        from simserve.workload.readers.logs import weka  # late, too
+
+        return weka.read_recording(path)
+    trace: Trace = import_module(f"simserve.workload.readers.{name}").read(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
 
 

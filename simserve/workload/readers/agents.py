@@ -7,7 +7,7 @@ from array import array
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, ValidationError
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import problems_of
@@ -62,20 +62,15 @@ class Session(AgentKeys):
     requests: Any
 
 
-REQUEST = TypeAdapter[Any](AgentRequest)
-SUBAGENT = TypeAdapter[Any](Subagent)
-SESSION = TypeAdapter[Any](Session)
-
-
 def is_agents(text: str) -> bool:
     """Return whether a text begins such a trace."""
     return '"hash_id_scope"' in text
 
 
-def as_kind(place: str, kind: TypeAdapter[Any], data: Any) -> Any:
+def as_kind(place: str, kind: type[AgentKeys], data: Any) -> Any:
     """Return a value in a type of this module. Raises TraceError."""
     try:
-        return kind.validate_python(data)
+        return kind.model_validate(data)
     except ValidationError as error:
         problem = problems_of(error, data)[0]
         raise TraceError(f"{place}: {replace(problem, remedy=REMEDY)}") from None

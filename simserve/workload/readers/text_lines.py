@@ -56,7 +56,7 @@ def decoded(path: Path) -> Iterator[str]:
     decoder = getincrementaldecoder("utf-8-sig")()
     n_bytes = 0
     with _reading(path):
-        for chunk in chunks(path, _most_bytes(), may_be_gzip=True):
+        for chunk in chunks(path, _that_fit(TRACE_BYTES, FREE_SHARE), may_be_gzip=True):
             try:
                 yield decoder.decode(chunk)
             except UnicodeDecodeError as error:
@@ -73,13 +73,12 @@ def read_short(path: Path) -> str:
 
 def most_rows() -> int:
     """Return how many rows of a load can be read."""
-    free_bytes = free_memory_bytes()
-    return MOST_REQUESTS if free_bytes is None else min(MOST_REQUESTS, free_bytes // BYTES_PER_ROW)
+    return _that_fit(MOST_REQUESTS, BYTES_PER_ROW)
 
 
-def _most_bytes() -> int:
+def _that_fit(most: int, n_bytes: int) -> int:
     free_bytes = free_memory_bytes()
-    return TRACE_BYTES if free_bytes is None else min(TRACE_BYTES, free_bytes // FREE_SHARE)
+    return most if free_bytes is None else min(most, free_bytes // n_bytes)
 
 
 def _check(path: Path) -> None:

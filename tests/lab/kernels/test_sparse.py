@@ -9,7 +9,7 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.forms.sparse import SparseDecodeModule, SparsePrefillModule
-from simserve.lab.kernels.sparse import QUIET_LAUNCH_S, TIMES, SparseRows, fit
+from simserve.lab.kernels.sparse import QUIET_LAUNCH_S, SparseRows, fit
 from tests.lab.kernels.timings import h100_timings, needs_package
 
 H100 = catalog.load_gpu("h100-sxm")
@@ -25,7 +25,7 @@ def timings(op: str, form: SparsePrefillModule | SparseDecodeModule) -> pd.DataF
     shapes = list(product(models, heads, batches, tokens, before))
     rows = pd.DataFrame(shapes, columns=["model", "n_heads", "batch", "tokens", "keys"])
     rows = rows.assign(op=op, dtype="bf16", kv_dtype="bf16", kernel="ours", keys=rows["keys"] + rows["tokens"])
-    return rows.assign(latency_s=TIMES[op](form, H100, SparseRows(rows)))
+    return rows.assign(latency_s=SparseRows(rows).seconds(form, H100))
 
 
 @pytest.mark.parametrize(("op", "form"), [("sparse_prefill_module", PREFILL), ("sparse_decode_module", DECODE)])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.tables.columns import Ints, by_appearance
-from simserve.workload.readers.agents import DECIMALS, REMEDY, REQUEST, SESSION, SUBAGENT, AgentRequest, as_kind
+from simserve.workload.readers.agents import DECIMALS, REMEDY, AgentRequest, Session, Subagent, as_kind
 from simserve.workload.readers.base import Cells, Place, checked, names_shown, refuse_rows, shown
 from simserve.workload.readers.cells import CellKind, texts
 from simserve.workload.readers.json_rows import read_objects
@@ -109,7 +109,7 @@ class _Sessions:
         result = np.empty(len(cells), object)
         for at, cell in enumerate(cells):
             is_subagent = type(cell) is dict and cell.get("type") == "subagent"
-            kind = SUBAGENT if is_subagent else REQUEST
+            kind = Subagent if is_subagent else AgentRequest
             result[at] = as_kind(f"{place.path}: request {place.numbers[at]}", kind, cell)
             self.keys.update(*(cell["requests"] if is_subagent else [cell]))
         if place.numbers.max(initial=0) > MOST_CALLS:
@@ -118,7 +118,7 @@ class _Sessions:
 
     def add(self, line: int, about: Mapping[str, Any]) -> None:
         """Add a session. Raises TraceError."""
-        session = as_kind(f"{self.path}:{line}", SESSION, about)
+        session = as_kind(f"{self.path}:{line}", Session, about)
         if type(session.requests) is not np.ndarray:
             raise TraceError(f"{self.path}:{line}: requests must be a list, got {shown(session.requests)}; {REMEDY}")
         calls, first = self._linked(session.requests.tolist()), len(self.cells) // len(COLUMNS)
