@@ -63,9 +63,10 @@ TUNE = Kind(
     frozenset({"tune.json"}),
     journal="tune.jsonl",
 )
+MANIFEST = "manifest.yaml"
 AUTOSCALE = Kind(
     "autoscale",
-    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html", "manifest.yaml"}),
+    frozenset({"autoscale.jsonl", "autoscale.json", "autoscale.parquet", "report.html", MANIFEST}),
     frozenset({"autoscale.json"}),
     journal="autoscale.jsonl",
 )
