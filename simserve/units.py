@@ -22,6 +22,9 @@ LONGEST_S = 90 * 86_400
 LONGEST = "90 days"
 """LONGEST_S as messages say it."""
 
+SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+"""Seconds of the units of durations, as Go and PromQL write them."""
+
 HOURS_A_MONTH = 730.0
 """24 × 365 / 12."""
 

@@ -151,10 +151,10 @@ class Observed:
 
     control: Control
     recorded: Recorded | None = None
+    shifts: bool = field(init=False)
 
-    @property
-    def shifts(self) -> bool:
-        return self.control.shifts
+    def __post_init__(self) -> None:
+        self.shifts = self.control.shifts
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         self.recorded = Recorded(fleet, clock)

@@ -18,7 +18,7 @@ from simserve import Scenario, load_scenario
 from simserve.metrics.answers.baseline import LOOKS
 from simserve.study.check.gate import AttainmentCurve, answer, loss_between, significance
 from simserve.study.check.measured import covariate, crowd
-from simserve.study.load_scale import at_scale
+from simserve.study.fleet import at_scale
 from simserve.study.run_seeds import each_run
 
 HERE = Path(__file__).parent

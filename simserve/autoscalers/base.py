@@ -120,7 +120,7 @@ class Behavior:
 def check_bounds(min_replicas: int, max_replicas: int) -> None:
     """Check that some number of replicas lies between the bounds. Raises ValueError."""
     if min_replicas > max_replicas:
-        raise ValueError(f"min_replicas must be at most max_replicas, got {min_replicas} > {max_replicas}")
+        raise ValueError(f"min_replicas must be at most max_replicas, got {min_replicas} > {max_replicas}; swap them")
 
 
 def common_interval_s(*intervals_s: float) -> float:

@@ -1,5 +1,6 @@
 """`simserve autoscale` and `simserve resilience`: fleets that change or fail; an interrupted study resumes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,7 +108,7 @@ def autoscale(
     from simserve.api import fleets
     from simserve.cli import terminal
     from simserve.report.autoscale import tell
-    from simserve.tables.folder import AUTOSCALE, check_folder
+    from simserve.tables.folder import AUTOSCALE, MANIFEST, check_folder
 
     simulated = loaded(scenario, assignments, seed, allow_plugin)
     check_folder(folder := out or Path("reports") / f"{simulated.name}-autoscale", AUTOSCALE)
@@ -128,8 +129,7 @@ def autoscale(
             budget_runs=budget_runs,
             out=folder,
         )
-    manifest = {} if answer.manifest is None else {"manifest.yaml": answer.manifest}
-    _write(folder, AUTOSCALE, answer, tell(answer), as_json=as_json, **manifest)
+    _write(folder, AUTOSCALE, answer, tell(answer), {MANIFEST: answer.manifest}, as_json=as_json)
 
 
 def resilience(
@@ -161,7 +161,7 @@ def resilience(
         answer = fleets.resilience(
             simulated, spare=spare, kinds=kinds, pool=pool, replications=replications, goal=goal, out=folder
         )
-    _write(folder, RESILIENCE, answer, tell(answer), as_json=as_json)
+    _write(folder, RESILIENCE, answer, tell(answer), {}, as_json=as_json)
     if answer.best is None and not answer.is_scaled:
         raise typer.Exit(NO)
 
@@ -171,9 +171,9 @@ def _write(
     kind: "Kind",
     answer: "AutoscaleAnswer | ResilienceAnswer",
     document: "Document",
+    more: Mapping[str, str | None],
     *,
     as_json: bool,
-    **files: str,
 ) -> None:
     from simserve.cli import terminal
     from simserve.report.html import page
@@ -181,5 +181,5 @@ def _write(
     from simserve.tables.files import json_text
 
     texts = {f"{answer.command}.json": json_text(answer.facts()), "report.html": page(document)}
-    write_study(folder, kind, texts | files, answer.rows)
+    write_study(folder, kind, texts | {name: text for name, text in more.items() if text}, answer.rows)
     terminal.answer(document, answer.facts(), folder, as_json=as_json)

@@ -224,9 +224,7 @@ def set_stepping(ranks: Sequence[Replica], setup: ReplicaSetup) -> None:
 class Control(Protocol):
     """Decides when members join and leave."""
 
-    @property
-    def shifts(self) -> bool:
-        """It sends shares of the requests to new versions."""
+    shifts: bool  # shares of the requests go to new versions
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Set alarms for its decisions, of FLEET_PHASE; called once, before the first event."""

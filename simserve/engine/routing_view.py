@@ -90,25 +90,21 @@ class RoutingView:
         """Views of the members of all versions."""
         return self.views if self.canary is None else (*self.views, *self.canary.view.views)
 
-    def merge(self) -> None:
-        """Let the router choose among all versions."""
-        canary, self.canary = self.canary, None
-        if canary is not None:
-            for replica in [*canary.view._members.values()]:
-                canary.view.remove(replica.id)
-                self.add(replica)
+    def merge(self, new: "RoutingView") -> None:
+        """Let the router choose among the members of the canary, too."""
+        self.canary = None
+        for replica in [*new._members.values()]:
+            new.remove(replica.id)
+            self.add(replica)
 
     def pick(self, request: Request) -> Replica | None:
-        """Return the member that the router picks, or that of the canary for its share of the requests; None: no member
-        is ready. Raises PolicyError."""
+        """Return the member picked, a canary's for its share of requests; None: none is ready. Raises PolicyError."""
         canary = self.canary
-        if canary is None or not canary.view.views:
+        if canary is None or not canary.view.views or (self.views and canary.stream.random() >= canary.traffic_frac):
             return self._pick(request)
-        is_new = not self.views or canary.stream.random() < canary.traffic_frac
-        return canary.view.pick(request) if is_new else self._pick(request)
+        return canary.view.pick(request)
 
     def _pick(self, request: Request) -> Replica | None:
-        """Return the member that the router picks; None: no member is ready. Raises PolicyError."""
         router = self.router
         if not self.views:
             return None

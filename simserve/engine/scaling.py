@@ -124,14 +124,9 @@ class Scaling:
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
+        self.shifts = changes.rollout is not None and changes.rollout.shifts
         self._n_waiting, self._waits_since_ps = 0, 0
         """Requests that waited when nothing else happened, and since when as many do."""
-
-    @property
-    def shifts(self) -> bool:
-        """A canary has a share of the requests."""
-        rollout = self._changes.rollout
-        return rollout is not None and rollout.shifts
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Take over the replicas that are there, and set alarms."""

@@ -108,14 +108,14 @@ class Wiring:
     def shift(self, setup: ReplicaSetup, traffic_frac: float | None, stream: str) -> None:
         """Send a share of the requests to the replicas of a new version; None: as many as its router picks."""
         view = next(view for roles, view in self.views if setup.role in roles)
-        if traffic_frac is None:
-            view.merge()
-        elif view.canary is not None:
-            view.canary.traffic_frac = traffic_frac
-        else:
+        if view.canary is None:
             router = deepcopy(view.router)
             router.begin(Random(f"{stream}/router"))
-            view.canary = CanaryView(setup.pool, self._shown(router), Random(stream), traffic_frac)
+            view.canary = CanaryView(setup.pool, self._shown(router), Random(stream), 0.0)
+        if traffic_frac is None:
+            view.merge(view.canary.view)
+        else:
+            view.canary.traffic_frac = traffic_frac
 
 
 class SplitRoutingView:

@@ -41,18 +41,22 @@ def tenants(reader: RunView) -> list[Chapter]:
 
 def versions(reader: RunView) -> list[Chapter]:
     """Return a row a version; nothing without a roll-out."""
-    rows = [Row(name, _cells(own)) for name, own in reader.versions.items()]
+    rows = [Row(name, _cells(own)) for name, own in reader.groups(reader.summary.versions).items()]
     note = "Requests that arrived while the new version and another served, by version."
     return [Chapter("versions", "Versions", [Table(("Version", *COLUMNS), rows)], note)] if rows else []
 
 
 def group_tables(reader: RunView) -> list[Table]:
     """Return the classes as a terminal shows them, and the tenants if they are few."""
-    groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
-    groups["Version"] = reader.versions
+    tenants, versions = reader.tenants, reader.groups(reader.summary.versions)
+    groups = (
+        ("Class", reader.classes),
+        ("Tenant", tenants if len(tenants) <= FEW_TENANTS else {}),
+        ("Version", versions),
+    )
     return [
         Table((title, *COLUMNS), [Row(name or UNNAMED, _cells(own)) for name, own in result.items()], dropped=DROPPED)
-        for title, result in groups.items()
+        for title, result in groups
         if result
     ]
 

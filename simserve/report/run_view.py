@@ -49,7 +49,7 @@ class RunView:
     @property
     def classes(self) -> dict[str, "RunView"]:
         """The figures of each class of requests."""
-        return self._groups(self.summary.classes)
+        return self.groups(self.summary.classes)
 
     @property
     def answer(self) -> AnswerJson | None:
@@ -81,14 +81,9 @@ class RunView:
     @property
     def tenants(self) -> dict[str, "RunView"]:
         """The figures of each tenant."""
-        return self._groups(self.summary.tenants)
+        return self.groups(self.summary.tenants)
 
-    @property
-    def versions(self) -> dict[str, "RunView"]:
-        """The figures of each version of a roll-out."""
-        return self._groups(self.summary.versions)
-
-    def _groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "RunView"]:
+    def groups(self, groups: "Mapping[str, GroupJson] | None") -> dict[str, "RunView"]:
         """Return readers of the first run where there are several."""
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")

@@ -13,7 +13,7 @@ from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import Path, ValueProblem, as_json, dotted, problems_of, shown
 from simserve.scenario.draft import ScenarioSource
 from simserve.scenario.yaml_lines import NotYaml, YamlDocument, read_documents
-from simserve.state.queries import SECONDS
+from simserve.units import SECONDS
 
 SUFFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 SUFFIXES |= {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", 1)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from simserve.plugins.validation import Path
 from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Shape
@@ -46,13 +46,14 @@ def wva_policy(part: ManifestPart) -> ManifestPolicy:
     backend, key = scaling.scaling_backend or scaling.wva, "scalingBackend" if scaling.scaling_backend else "wva"
     if part.kind == "LLMInferenceService" and scaling.wva is None:
         raise part.refused((), "has no wva, and so no autoscaler", None, "add it, or give the pool replicas instead")
-    policy, places = {"kind": "wva", "min_replicas": scaling.min_replicas, "max_replicas": scaling.max_replicas}, {}
+    policy: dict[str, Any] = {"min_replicas": scaling.min_replicas, "max_replicas": scaling.max_replicas}
+    places: dict[Path, Path] = {(): ()}
     if backend is not None:
         own, at = (backend.hpa, "hpa") if backend.hpa is not None else (backend.keda or WvaActuator(), "keda")
         behavior = own.behavior or own.advanced.horizontal_pod_autoscaler_config.behavior
         policy |= {"behavior": (behavior and behavior.behavior) or {}}  # Kubernetes' defaults, which are not WVA's
-        places = {("behavior",): (key, at)}
-    return ManifestPolicy.of(part, scaling, policy, {(): (), **places})
+        places |= {("behavior",): (key, at)}
+    return ManifestPolicy.of(part, scaling, {"kind": "wva", **policy}, places)
 
 
 def wva_parts(part: ManifestPart) -> Iterator[ManifestPart]:

@@ -199,10 +199,12 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
 
 def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
     """Yield a budget that is too small, and graces that end within a step."""
-    n_gpus = sum((pool.replicas + (pool.spares or Spares()).n) * pool.parallel.n_gpus for pool in cluster.pools)
+    least = [max(pool.replicas, (pool.autoscaler or {}).get("min_replicas", 0)) for pool in cluster.pools]
+    pools = zip(least, cluster.pools, strict=True)
+    n_gpus = sum((n + (pool.spares or Spares()).n) * pool.parallel.n_gpus for n, pool in pools)
     if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
-        rule = f"must hold the {n_gpus} GPUs of the replicas at the start, spares included"
-        yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas"
+        rule = f"must hold the {n_gpus} GPUs of the replicas at the start and at least, spares included"
+        yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas or min_replicas"
     for index, pool in enumerate(cluster.pools):
         shutdown = pool.shutdown or Shutdown()
         if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:

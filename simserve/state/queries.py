@@ -18,6 +18,7 @@ from simserve.state.metric_values import (
     ZeroIfEmpty,
 )
 from simserve.state.pool_view import COUNTERS, GATEWAY, GAUGES, LONGEST_WINDOW_S
+from simserve.units import SECONDS
 
 METRICS: Final = (*GAUGES, *COUNTERS, *GATEWAY)
 
@@ -40,8 +41,6 @@ MEMBER_LABELS: Final = frozenset(
     {"pod", "pod_name", "instance", "endpoint_name", "model_server_endpoint", "exported_pod"}
 )
 """Labels that tell members apart in `by (...)`; the series of a pool differ by no other."""
-
-SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
 
 MOST_NESTED: Final = 50
 """Most parentheses of a query."""

@@ -59,7 +59,8 @@ SWEEP = Kind(
 TWIN = _study("twin", "twin.json", "twin.parquet", "scenario.yaml", "load.csv")
 """Beside them the folder of the GPU, with the fitted calibration."""
 TUNE = _study("tune", "tune.json", "tune.parquet", "scenario.yaml", journal="tune.jsonl")
-AUTOSCALE = _study("autoscale", "autoscale.json", "autoscale.parquet", "manifest.yaml", journal="autoscale.jsonl")
+MANIFEST = "manifest.yaml"
+AUTOSCALE = _study("autoscale", "autoscale.json", "autoscale.parquet", MANIFEST, journal="autoscale.jsonl")
 RESILIENCE = _study("resilience", "resilience.json", "resilience.parquet", journal="resilience.jsonl")
 
 KINDS = (RUN, CAPACITY, CHECK, COMPARISON, PLAN, SWEEP, TWIN, TUNE, AUTOSCALE, RESILIENCE)

@@ -359,6 +359,12 @@ def test_a_canary_has_its_share_of_the_traffic_step_by_step(router: str) -> None
     def frac(start_s: float, end_s: float) -> float:
         return float(is_new[(at_s > start_s) & (at_s < end_s)].mean())
 
+    versions = results.summary["versions"]
+    both = (at_s >= new["ready_s"].min()) & (at_s < old["draining_s"].max()) & requests["in_window"]
+    arrived = {name: own["requests"]["arrived"] for name, own in versions.items()}
+    assert arrived == {"serve": int((both & ~is_new).sum()), "serve-new": int((both & is_new).sum())}
+    of_new = requests["ttft_s"][both & is_new]
+    assert versions["serve-new"]["ttft_s"]["p50"] == pytest.approx(of_new.quantile(0.5), rel=0.02)
     assert frac(0, 18) == 0.0
     assert frac(18.5, 57.5) == pytest.approx(0.1, abs=4 * (0.1 * 0.9 / 2340) ** 0.5)
     assert frac(58.5, 97.5) == pytest.approx(0.5, abs=4 * (0.25 / 2340) ** 0.5)

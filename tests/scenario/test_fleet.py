@@ -62,7 +62,16 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
     ("pool", "cluster", "message"),
     [
         ({"replicas": 4, "autoscaler": HPA}, {"gpu_budget": 3}, "cluster.gpu_budget: must hold the 4 GPUs"),
-        ({"autoscaler": HPA | {"min_replicas": 9}}, {}, "min_replicas must be at most max_replicas, got 9 > 4"),
+        (
+            {"autoscaler": HPA | {"min_replicas": 9}},
+            {},
+            "min_replicas must be at most max_replicas, got 9 > 4; swap them",
+        ),
+        (
+            {"replicas": 1, "autoscaler": HPA | {"min_replicas": 3}},
+            {"gpu_budget": 2},
+            "cluster.gpu_budget: must hold the 3 GPUs",
+        ),
         ({"autoscaler": HPA | {"metrics": [{"metric": "queue", "target": 5}]}}, {}, "unknown metric 'queue'"),
         ({"autoscaler": HPA, "shutdown": {"grace_s": 0.001}}, {}, "must be at least 0.1 s, as less ends within a step"),
         (

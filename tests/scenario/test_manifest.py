@@ -412,7 +412,7 @@ WRONG = {
     ),
     "a rule of the policy": (
         HPA.replace("maxReplicas: 8", "maxReplicas: 1"),
-        "my.yaml:4: spec: min_replicas must be at most max_replicas, got 2 > 1; correct it, or give the key in the scenario, next to `manifest`",
+        "my.yaml:4: spec: min_replicas must be at most max_replicas, got 2 > 1; swap them",
     ),
     "a trigger": (
         KEDA.replace("type: prometheus", "type: cron"),

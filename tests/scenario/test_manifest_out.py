@@ -131,7 +131,7 @@ def test_a_manifest_that_was_written_is_read_as_the_same_autoscaler(
 
 def test_every_argument_of_these_kinds_is_drawn() -> None:
     for kind, fields in FIELDS.items():
-        names = {field.name for field in dataclasses.fields(find("autoscalers", kind))}  # type: ignore[arg-type]
+        names = {field.name for field in dataclasses.fields(find("autoscalers", kind))}
         assert names - {"min_replicas", "max_replicas", "metrics", "triggers"} == fields.keys()
 
 
