@@ -170,9 +170,7 @@ class Members:
         if self._handover is not None:
             lost += self._lose_pushes(self._handover, rank.id, now_ps)
             lost += self._lose_transfers(self._handover, rank.id, now_ps)
-        lost += self._lose_all(self._replicas[rank.id], now_ps)
-        self._records.flush()  # before they are recorded as failed, or sent again
-        return lost
+        return lost + self._lose_all(self._replicas[rank.id], now_ps)
 
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
@@ -254,4 +252,5 @@ class Members:
         lost = replica.batch.lose_all(lambda place, n_stored: self._lost(place, n_stored, left_ps))
         if replica.tier is not None:
             replica.tier.fail()
+        self._records.flush()  # before they are recorded as failed, or sent again
         return lost

@@ -111,8 +111,7 @@ class Records:
         columns["chunks_ps"][row] = live.chunks_ps[place]
         if live.padding_tokens[place]:
             self.padding_tokens[row] = live.padding_tokens[place]
-        assert self.deadlines is not None
-        if self.deadlines.has_gone(row):
+        if self.deadlines is not None and self.deadlines.has_gone(row):
             self.deadlines.restore(row)
 
     def flush_steps(self) -> None:
