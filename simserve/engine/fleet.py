@@ -137,7 +137,7 @@ class Fleet:
 
     def shift(self, setup: ReplicaSetup, traffic_frac: float | None, stream: str) -> None:
         """Send a share of the requests to the replicas of a new version; None: as many as its router picks."""
-        self._wiring.shift(setup, traffic_frac, stream)
+        self.wiring.shift(setup, traffic_frac, stream)
 
     def drain(self, member: Member, why: str) -> None:
         """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
