@@ -73,7 +73,7 @@ class Script:
             member = there[change.which % len(there)] if there else None
             if member is None:
                 return
-            if change.kind == "slow":
+            if change.kind == "slow" and fleet.serving is not None:
                 for rank in member.ranks:
                     fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
             elif change.kind != "drain":
