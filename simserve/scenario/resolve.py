@@ -1,7 +1,7 @@
 """Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -25,7 +25,8 @@ from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cl
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
-from simserve.scenario.fleet import AnyFailure, Failure, OnFailure, Scrape, Shutdown, Spares, Startup
+from simserve.scenario.fleet import OnFailure, Scrape, Shutdown, Startup
+from simserve.scenario.fleet_rules import findings
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.manifest_kinds import policy_of_file
@@ -160,17 +161,10 @@ def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
     return {name: value for name, value in data.items() if name != key}
 
 
-Finding = tuple[tuple[str | int, ...], str, object, str]
-"""Place, rule, value and remedy."""
-
-SHORTEST_GRACE_S = 0.1
-"""[s] Shorter graces end within a step of a large model."""
-
-
 def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     """Return the cluster with the defaults of a fleet that changes, if it does."""
     failures = cluster.failures or ()
-    for path, rule, value, remedy in (*_of_budget(cluster), *_of_failures(cluster, failures)):
+    for path, rule, value, remedy in findings(cluster):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
     if not (cluster.scales or failures or cluster.rollout or any(pool.spares for pool in cluster.pools)):
@@ -195,78 +189,3 @@ def _pool(draft: Draft, pool: Pool) -> Pool:
         autoscaler = policy_of_file(here, autoscaler) if by_file else scaled_by(here, autoscaler, [pool], is_own=True)
     starts, stops = pool.startup or Startup(), pool.shutdown or Shutdown()
     return pool.model_copy(update={"autoscaler": autoscaler, "startup": starts, "shutdown": stops})
-
-
-def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
-    """Yield a budget that is too small, and graces that end within a step."""
-    least = [max(pool.replicas, (pool.autoscaler or {}).get("min_replicas", 0)) for pool in cluster.pools]
-    pools = zip(least, cluster.pools, strict=True)
-    n_gpus = sum((n + (pool.spares or Spares()).n) * pool.parallel.n_gpus for n, pool in pools)
-    if cluster.gpu_budget is not None and cluster.gpu_budget < n_gpus:
-        rule = f"must hold the {n_gpus} GPUs of the replicas at the start and at least, spares included"
-        yield ("gpu_budget",), rule, cluster.gpu_budget, "raise it, or lower replicas or min_replicas"
-    for index, pool in enumerate(cluster.pools):
-        shutdown = pool.shutdown or Shutdown()
-        if shutdown.drain and shutdown.grace_s is not None and shutdown.grace_s < SHORTEST_GRACE_S:
-            rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
-            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "to cut at once, set drain: false"
-        elif shutdown.grace_s is not None and shutdown.grace_s < shutdown.pre_stop_s:
-            rule = f"must be at least pre_stop_s, {shutdown.pre_stop_s:g} s, which is a part of it"
-            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "raise it, or lower pre_stop_s"
-
-
-def _of_failures(cluster: ClusterSection, failures: Sequence[AnyFailure]) -> Iterator[Finding]:
-    """Yield failures without a time, of no pool, and of a replica at a rate, and what cannot be saved from them."""
-    names = [pool.name for pool in cluster.pools]
-    loss = cluster.on_failure or OnFailure()
-    for pool in cluster.versions:
-        if loss.migrate != "none" and not (pool.scheduler or {}).get("stream", True):
-            rule = f"needs tokens that clients have: none before the whole answer in pool {pool.name}"
-            yield ("on_failure", "migrate"), rule, loss.migrate, "let its scheduler stream: true"
-    tiers = [pool.host_tier.scope for pool in cluster.pools if pool.host_tier is not None]
-    if loss.host_tier == "kept" and ("replica" not in tiers or all(each.what != "process" for each in failures)):
-        rule = "needs host memory of a replica's own and failures of what: process: other failures take the machine"
-        yield ("on_failure", "host_tier"), rule, loss.host_tier, "add a host_tier and such failures, or leave it out"
-    for index, failure in enumerate(failures):
-        here = ("failures", index)
-        if (failure.at_s is None) == (failure.mtbf_s is None):
-            remedy = "at_s is the instant of one failure, mtbf_s the mean time between failures of a unit"
-            yield here, "needs either at_s or mtbf_s", None, remedy
-        if failure.member is not None and failure.mtbf_s is not None:
-            yield (*here, "member"), "is for one failure, at at_s", failure.member, "leave it out, or give at_s"
-        if failure.pool is not None and failure.pool not in names:
-            yield (*here, "pool"), "there is no such pool", failure.pool, f"use {' or '.join(names)}"
-        joined = [pool.name for pool in cluster.pools if pool.role != "both"]
-        if failure.what == "link":
-            if failure.member is not None:
-                yield (*here, "member"), "is no part of a link, which is that of a pool", failure.member, "give pool"
-            if not joined or failure.pool not in (None, *joined):
-                rule = "needs a prefill and a decode pool: else keys and values stay on the GPUs that computed them"
-                yield (*here, "what"), rule, "link", "give pools roles, or use what: slow"
-            if not failure.speed_frac and failure.for_s is None:
-                yield (*here, "for_s"), "is needed, as nothing arrives over a link that stays down", None, "give it"
-            continue
-        if failure.what == "slow":
-            if failure.speed_frac < 0.001:
-                rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
-                yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
-            continue
-        if failure.notice_s != Failure.model_fields["notice_s"].default and failure.what != "spot":
-            yield (*here, "notice_s"), "is for what: spot", failure.notice_s, "leave it out"
-        if failure.repair_s is not None and (cluster.gpu_budget is None or failure.what == "process"):
-            rule = "keeps GPUs that fail out of cluster.gpu_budget until then"
-            yield (*here, "repair_s"), rule, failure.repair_s, "give cluster.gpu_budget, or leave it out"
-        if failure.mtbf_s is not None and failure.recover == "restart":
-            yield from _standing(cluster, failure, failure.mtbf_s, here)
-
-
-def _standing(
-    cluster: ClusterSection, failure: Failure, mtbf_s: float, here: tuple[str | int, ...]
-) -> Iterator[Finding]:
-    """Yield a rate at which replicas live for less than they take to start."""
-    for pool in cluster.pools:
-        start_s = (pool.startup or Startup()).typical_s(in_place=failure.what == "process")
-        n = pool.parallel.n_gpus if failure.what == "gpu" else 1
-        if failure.pool in (None, pool.name) and mtbf_s / n < start_s:
-            rule = f"must leave replicas of pool {pool.name} standing, which start in {start_s:.3g} s or more"
-            yield (*here, "mtbf_s"), rule, mtbf_s, f"give at least {n * start_s:.3g}"
