@@ -230,16 +230,15 @@ def test_a_pool_of_its_own_needs_no_names_and_has_a_budget_for_its_replicas() ->
 def test_commands_about_one_pool_name_what_scales_several(command: list[str], tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(Scenario.from_dict(pair(PLANNER).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
-    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
+    outcome = invoke("capacity", file, "--replicas", "serve", "--out", tmp_path / "out")
     assert outcome.exit_code == 2
     assert "cluster.autoscaler: " in outcome.err and "--set cluster.autoscaler=null" in outcome.err
 
 
-@pytest.mark.parametrize("command", [["plan"], ["capacity", "--replicas", "serve"]])
-def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(command: list[str], tmp_path: Any) -> None:
+def test_a_command_that_looks_for_a_number_of_replicas_names_what_decides_it(tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(Scenario.from_dict(scenario({"autoscaler": HPA}).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
-    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
+    outcome = invoke("capacity", file, "--replicas", "serve", "--out", tmp_path / "out")
     assert outcome.exit_code == 2
     assert "cluster.pools.0.autoscaler: changes the number of replicas" in outcome.err
     assert "or use simserve autoscale" in outcome.err
