@@ -129,8 +129,6 @@ class Members:
         """order: makes room for the last member."""
         self._records, self._live, self._replicas, self._handover = records, records.live, replicas, handover
         self._order, self._turns = order, turns
-        self._frozen_ps: dict[int, int] = {}
-        """When the last step of each frozen rank ends."""
 
     def order(self, ranks: Sequence[Replica]) -> None:
         """Make room for the ranks of a member."""
@@ -156,20 +154,18 @@ class Members:
         self._turns.follow(rank.id, self._batch(rank.id).wake(now_ps))
         self._turns.freeze(rank.id)
         step_run = rank.in_flight.step_run
-        self._frozen_ps[rank.id] = now_ps if step_run is None else int(step_run.end_ps)
+        self._replicas[rank.id].frozen_ps = now_ps if step_run is None else step_run.end_ps
 
     def slow(self, rank: Replica, window: Window) -> None:
         """Let a rank take longer for the steps that begin in a window, which begins now."""
-        rank.slowness.windows.append(window)
-        self._replicas[rank.id].slow(window[0])
+        self._replicas[rank.id].slow(window)
         self._turns.follow(rank.id, False)
 
     def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
         """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""
-        lost = list[LostLife]()
-        if self._handover is not None:
-            lost += self._lose_pushes(self._handover, rank.id, now_ps)
-            lost += self._lose_transfers(self._handover, rank.id, now_ps)
+        lost, handover = list[LostLife](), self._handover
+        if handover is not None:
+            lost = self._lose_pushes(handover, rank.id, now_ps) + self._lose_transfers(handover, rank.id, now_ps)
         return lost + self._lose_all(self._replicas[rank.id], now_ps)
 
     def _batch(self, place: i64) -> BatchColumns:
@@ -204,9 +200,8 @@ class Members:
                 batch.forget(place)
                 self._turns.follow(sender, batch.drains and batch.wake(now_ps))
             elif sender != rank:
-                each = self._lost(place, 0, now_ps)
-                each.n_stored = batch.lose(place, now_ps)
-                lost.append(each)
+                lost.append(self._lost(place, 0, now_ps))
+                lost[-1].n_stored = batch.lose(place, now_ps)
                 self._turns.follow(sender, batch.wake(now_ps))
         return lost
 
@@ -234,8 +229,7 @@ class Members:
 
     def _lose_moved(self, place: i64, rank: int, now_ps: int) -> LostLife:
         """Lose a request between two replicas, of which this one fails."""
-        live, batch = self._live, self._batch(rank)
-        at = int(live.replica[place])
+        live, batch, at = self._live, self._batch(rank), int(self._live.replica[place])
         lost = self._lost(place, batch.stored_tokens(place), now_ps)
         if live.phase[place] == MOVES:
             live.join_step[place], live.replica[place] = batch.cohort.step, rank
@@ -246,7 +240,7 @@ class Members:
 
     def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
-        left_ps = min(now_ps, self._frozen_ps.get(replica.place, now_ps))
+        left_ps = min(now_ps, int(replica.frozen_ps))
         replica.stop(now_ps)
         self._turns.halt(replica.place)
         lost = replica.batch.lose_all(lambda place, n_stored: self._lost(place, n_stored, left_ps))

@@ -124,8 +124,10 @@ class Records:
         self.flush_steps()
         _append(recorder.span_rows, self.spans.take())
         ended = self.ended.take()
+        stays = ~np.isin(ended[:, 0], [*recorder.moved])  # others were first on another replica
         for place, name in enumerate(ENDED, 1):
-            recorder.columns[name][ended[:, 0]] = ended[:, place]
+            rows = ended[stays] if name == "replica" else ended
+            recorder.columns[name][rows[:, 0]] = rows[:, place]
         recorder.spill()
 
 

@@ -14,6 +14,7 @@ from simserve.columns.units import RankUnit
 from simserve.engine.lock_step import LockStep
 from simserve.engine.recorder import pack_step
 from simserve.engine.replica import Replica
+from simserve.engine.slowness import Window
 from simserve.engine.step_run import StepRun
 from simserve.integers import IS_COMPILED, NEVER
 from simserve.state.planner import BLOCKS
@@ -39,6 +40,8 @@ class ReplicaColumns(RankUnit):
         """Nothing comes before its plans, and nothing follows them."""
         self._wake_ps: i64 = NEVER
         """When it plans next without a step in flight; NEVER: when something comes."""
+        self.frozen_ps: i64 = NEVER
+        """When its last step ends, as it has failed; NEVER: it has not."""
         self._on_empty: Callable[[int], None] | None = None
         self.tier: TierSide | None = None
         """Its side of host memory, if it has any."""
@@ -271,10 +274,11 @@ class ReplicaColumns(RankUnit):
         """Neither end the step in flight nor plan of itself any more."""
         self._wake_ps = NEVER
 
-    def slow(self, now_ps: i64) -> None:
-        """Take longer for the steps that begin in windows, from now on: one by one there, as each is rounded."""
+    def slow(self, window: Window) -> None:
+        """Take longer for the steps that begin in a window, from now on: one by one there, as each is rounded."""
+        self._slowness.windows.append(window)
         self._is_whole = False
-        self.batch.wake(now_ps)
+        self.batch.wake(window[0])
 
     def stop(self, now_ps: i64) -> None:
         """Commit the steps that are over as the run ends."""

@@ -104,11 +104,6 @@ class Deployment:
         for member in pod.members:
             self._site.fleet.freeze(member)
 
-    def n_frozen(self) -> int:
-        """Count the requests of replicas that have failed, which is not known yet."""
-        frozen = [pod for pod in self.there if pod.is_frozen]
-        return sum(rank.load.n_outstanding for pod in frozen for member in pod.members for rank in member.ranks)
-
     def fail(self, pod: Pod, what: str, *, in_place: bool, returns: bool) -> None:
         """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
         replaced."""

@@ -64,6 +64,11 @@ class Pod:
         """The number of its first rank."""
         return self.members[0].ranks[0].id
 
+    @property
+    def n_outstanding(self) -> int:
+        """Requests that it has."""
+        return sum(rank.load.n_outstanding for member in self.members for rank in member.ranks)
+
 
 def let_go(n: int, among: Sequence[Pod]) -> list[Pod]:
     """Return the n replicas to let go, as Kubernetes does: first those that do not serve, the last ordered one before

@@ -154,7 +154,7 @@ class Scaling:
         matters when all have ended."""
         serving, now_ps = self._fleet.serving, self._clock.now_ps
         n_waiting = self._fleet.n_held() + (0 if serving is None else serving.n_held())
-        n_waiting += sum(each.n_frozen() for each in self._deployments)
+        n_waiting += sum(pod.n_outstanding for pool in self._deployments for pod in pool.there if pod.is_frozen)
         if n_waiting != self._n_waiting:
             self._n_waiting, self._waits_since_ps = n_waiting, now_ps
         return n_waiting > 0 and now_ps - self._waits_since_ps < LONGEST_WAIT_PS
