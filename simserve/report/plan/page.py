@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from simserve.metrics.answers.fleet_needs import FleetNeed
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.plan_option import PlanOption
-from simserve.report.charts import Figure, axis, hover, scatter
+from simserve.report.charts import Figure, axis, hover, label, scatter
 from simserve.report.charts import figure as chart_of
 from simserve.report.document import Cautions, Chapter, Document, Explained, Plot, Table, Tile
 from simserve.report.formats import as_sentence, interval, plural, rate, share
@@ -166,8 +166,7 @@ def _costs(held: Sequence[PlanOption]) -> Figure:
         "width": 0.56,
     }
     labels = [
-        {"x": 0, "y": place - 0.3, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-        | {"text": f"<b>{option_name(row)}</b>  {cost}", "font": {"color": "$ink", "size": 13}}
+        label(f"<b>{option_name(row)}</b>  {cost}", 0, place - 0.3, xanchor="left", yanchor="bottom")
         for place, (row, cost) in enumerate(zip(held, costs, strict=True))
     ]
     most = max(row.usd_per_month_high or 0.0 for row in held)
