@@ -24,6 +24,11 @@ COLORS = "1342"
 
 MISSING = "The fleet's own answer is missing: recorded signals stay as they were, whatever a policy wants."
 
+RANKED = (
+    "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
+    "Regret is what its best target costs beyond that of the best signal."
+)
+
 
 def tell(answer: AutoscaleAnswer) -> Document:
     """Return all that the study tells."""
@@ -35,6 +40,8 @@ def tell(answer: AutoscaleAnswer) -> Document:
     texts = (("Show the YAML", answer.yaml), ("Show the manifest", answer.manifest))
     shown = [Folded(title, text) for title, text in texts if text is not None]
     chosen = [Chapter("take", "The setting to take", shown)] if shown else []
+    signals = [_ranks(answer.signals)] if answer.signals else []
+    policies = f"{len(answer.policies)} {'policy' if len(answer.policies) == 1 else 'policies'}"
     return Document(
         command="autoscale",
         name=answer.scenario.name,
@@ -42,18 +49,18 @@ def tell(answer: AutoscaleAnswer) -> Document:
         title=_title(answer, best),
         lead=lead,
         kept=[] if best is None else [f"{best.usd_per_hour or 0.0:,.2f} USD/h"],
-        setup=(f"{_policies(answer)} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
+        setup=(f"{policies} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
         tiles=_tiles(best),
         parts=(
-            *_signals(answer),
+            *([Chapter("signals", "Signals", signals, RANKED)] if signals else []),
             *margin({} if best is None else {"": best.decision}),
             Chapter("front", "Cost against attainment", [_plot(answer)]),
             Chapter("policies", "Policies", [table], "Means over the seeds; prices are those of the GPUs on average."),
             *chosen,
         ),
         made={"simserve": answer.version, "scenario": answer.scenario.digest},
-        brief=(f"{_title(answer, best)}: {lead}", _ranks(answer.signals) if answer.signals else table, *_next(answer)),
-        warnings=_warnings(answer),
+        brief=(f"{_title(answer, best)}: {lead}", *(signals or [table]), *_next(answer)),
+        warnings=[f"{each.policy}: {each.reason}" for each in answer.policies if each.reason],
     )
 
 
@@ -84,14 +91,6 @@ def _lead(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
     )
 
 
-def _signals(answer: AutoscaleAnswer) -> list[Chapter]:
-    text = (
-        "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
-        "Regret is what its best target costs beyond that of the best signal."
-    )
-    return [Chapter("signals", "Signals", [_ranks(answer.signals)], text)] if answer.signals else []
-
-
 def _ranks(ranks: Sequence[SignalRank]) -> Table:
     rows = []
     for each in ranks:
@@ -118,11 +117,6 @@ def _cells(each: ScaledFleet) -> list[str]:
     ]
 
 
-def _policies(answer: AutoscaleAnswer) -> str:
-    n = len(answer.policies)
-    return f"{n} {'policy' if n == 1 else 'policies'}"
-
-
 def _next(answer: AutoscaleAnswer) -> list[str]:
     """Return which policies oscillate, and the setting to take."""
     cycling = [each.policy for each in answer.policies if each.cycle_s is not None]
@@ -137,10 +131,6 @@ def _next(answer: AutoscaleAnswer) -> list[str]:
         file = no if answer.manifest is None else "manifest.yaml has it for your cluster."
         texts.append(f"{file} Next: give pool {answer.pool} this key.\n{answer.yaml}")
     return texts
-
-
-def _warnings(answer: AutoscaleAnswer) -> list[str]:
-    return [f"{each.policy}: {each.reason}" for each in answer.policies if each.reason]
 
 
 def _tiles(best: ScaledFleet | None) -> list[Tile]:

@@ -137,6 +137,7 @@ def _token_axis(low: float, high: float) -> dict[str, Any]:
 def _level_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
     """Return `p99 1.36 s` at its dot, where the curve is not: above it near the top, else to its lower right."""
     at = _place(value, x_axis)
+    extra: dict[str, Any]
     if height > 0.9:
         side = "center" if _along(at, x_axis) < 0.86 else "right"
         extra = {"xanchor": side, "yanchor": "bottom", "yshift": 6}
@@ -148,6 +149,7 @@ def _level_label(name: str, value: float, height: float, x_axis: dict[str, Any])
 def _tail_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
     """Return `p99 1.36 s` at its dot: above the falling curve, or below it where that would leave the chart."""
     at = _place(value, x_axis)
+    extra: dict[str, Any]
     if _along(at, x_axis) < 0.7:
         extra = {"xanchor": "left", "yanchor": "bottom", "xshift": 4, "yshift": 1}
     else:

@@ -126,7 +126,7 @@ def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells
         "Attained": means.slo_attainment_frac.value,
         "Attained, low": means.slo_attainment_frac.low,
         "Attained, high": means.slo_attainment_frac.high,
-        "On the front": _text(is_on_front),
+        "On the front": "yes" if is_on_front else "no",
         "TTFT p99": ms(means.ttft_p99_s.value),
         "TPOT p99": ms(means.tpot_p99_s.value),
         "E2E p99": ms(means.e2e_p99_s.value),
@@ -176,10 +176,6 @@ def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:
     hours = basis.hours_per_month.value or 0.0
     own = Cell(price, formula=f"={price_name(gpu)}") if is_named else Cell(price, limits=(0, 1e4))
     return {"Price": own, "Cost a month": Cell(gpus * price * hours, formula="=[GPUs]*[Price]*hours_per_month")}
-
-
-def _text(claim: Any) -> str | None:
-    return None if claim is None else "yes" if claim else "no"
 
 
 def sweep_gpu(fleet: PricedFleet) -> str:

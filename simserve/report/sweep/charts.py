@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.report.charts import Figure, axis, figure, label, latency_axis, numbers, scatter, text
+from simserve.report.charts import Figure, axis, figure, label, latency_axis, numbers, scatter, text, whiskers
 from simserve.report.formats import plural, rate, seconds, share
 from simserve.report.sweep.words import dollars, values_of
 
@@ -141,11 +141,7 @@ def _trace(answer: SweepAnswer, dots: Sequence[Dot], marker: Mapping[str, Any], 
         ends = [
             (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
         ]
-        bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": marker["color"]}
-        bars |= {"array": numbers([high - dot.y for dot, (_, high) in zip(dots, ends, strict=True)])}
-        trace["error_y"] = bars | {
-            "arrayminus": numbers([dot.y - low for dot, (low, _) in zip(dots, ends, strict=True)])
-        }
+        trace["error_y"] = whiskers([dot.y for dot in dots], ends, marker["color"]) | {"thickness": 1, "width": 3}
     return trace
 
 
