@@ -142,8 +142,7 @@ def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> Derive
 
 def _upto(sums: Ints, row: Ints) -> Ints:
     """Return the sums up to and with rows; 0 before the first."""
-    result: Ints = np.where(row >= 0, sums[row], 0) if len(sums) else np.zeros(len(row), np.int64)
-    return result
+    return np.where(row >= 0, sums[row], 0) if len(sums) else np.zeros(len(row), np.int64)
 
 
 def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Rows) -> Derived:

@@ -109,11 +109,6 @@ def _crossing(result: Searched, unit: LoadUnit) -> list[ProbedLoad]:
     return sorted([*far, *near], key=unit.of)
 
 
-def _latencies(result: Searched) -> list[str]:
-    """Return the latencies with an SLO, TTFT and TPOT."""
-    return [key for key in SHORT if key in limited(result) or key in SHOWN]
-
-
 def _latency(result: Searched, name: str, loads: LoadAxis) -> Figure | None:
     knee = loads.unit.of(result.knees[name]) if name in result.knees else None
     slo = None if result.slo_classes else result.slo.get(name)
@@ -139,7 +134,8 @@ def curves(result: Searched, unit: LoadUnit) -> Chapter:
             keys,
             "No run had any.",
         )
-        for name in _latencies(result)
+        for name in SHORT
+        if name in limited(result) or name in SHOWN
     ]
     crossed = _crossing(result, unit)
     note = "Share of requests that met every SLO, with its 95% CI. The answer is where it crosses the goal."

@@ -120,8 +120,9 @@ def _sweep(answer: SweepAnswer, basis: Basis | None) -> list[Cells]:
 
 def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells:
     means, fleet = point.means, point.fleet
+    varied = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
     cells: Cells = cells_of(point) | {
-        "Option": _name(point),
+        "Option": f"{point.point}: {varied}",
         "Goodput": point.goodput_per_s,
         "Attained": means.slo_attainment_frac.value,
         "Attained, low": means.slo_attainment_frac.low,
@@ -140,12 +141,6 @@ def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells
             fleet.n_gpus * price, point.goodput_per_s * 3600, "[Goodput]*3600"
         )
     return cells
-
-
-def _name(point: PointOfSweep) -> str:
-    """Return `1: gpu h200-sxm, tensor 2`."""
-    values = [f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items()]
-    return f"{point.point}: {', '.join(values)}"
 
 
 def _replicas(result: ReplicasCapacity, basis: Basis | None) -> list[Cells]:
