@@ -10,15 +10,7 @@ from simserve.report.charts import figure as chart_of
 from simserve.report.document import Cautions, Chapter, Document, Explained, Plot, Table, Tile
 from simserve.report.formats import as_sentence, interval, plural, rate, share
 from simserve.report.plan.reasons import terms, usd
-from simserve.report.plan.words import (
-    fleet,
-    grown,
-    option_name,
-    reasons,
-    scaled,
-    supported,
-    table_rows,
-)
+from simserve.report.plan.words import fleet, grown, option_name, reasons, scaled, supported, table_rows
 
 DROPPED = ("kWh a month", "per M good tokens", "95% CI")
 """Columns that a narrow terminal leaves out first."""
