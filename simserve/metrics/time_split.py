@@ -21,7 +21,6 @@ _LOST = SPLIT.index("recompute_s")
 PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LOST:])
 """Columns of requests that sum to e2e_s, in chronological order; REQUESTS defines each."""
 
-
 SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)
 """Events of a request; between them it prefills, decodes, waits, recomputes and decodes."""
 

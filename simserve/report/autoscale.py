@@ -36,7 +36,9 @@ def tell(answer: AutoscaleAnswer) -> Document:
         return _of_recording(answer, answer.recorded)
     best = None if answer.best is None else answer.policies[answer.best]
     state = "none" if answer.slo is None else "missed" if best is None else STATES.get(best.word or "", "edge")
-    lead, table = _lead(answer, best), _table(answer)
+    rows = [Row(each.policy, _cells(each), "on the front" if each.on_front else "") for each in answer.policies]
+    table = Table(("policy", *COLUMNS), rows, dropped=("longest below", "scalings", "cut", "GPU-hours"))
+    lead = _lead(answer, best)
     texts = (("Show the YAML", answer.yaml), ("Show the manifest", answer.manifest))
     shown = [Folded(title, text) for title, text in texts if text is not None]
     chosen = [Chapter("take", "The setting to take", shown)] if shown else []
@@ -97,11 +99,6 @@ def _ranks(ranks: Sequence[SignalRank]) -> Table:
         regret = "misses" if each.regret_h is None else rate(each.regret_h)
         rows.append(Row(each.signal, [rate(each.target), rate(each.gpu_hours), share(each.attained_frac), regret]))
     return Table(("signal", "target", "GPU-hours", "attained", "regret, GPU-hours"), rows, wraps=True)
-
-
-def _table(answer: AutoscaleAnswer) -> Table:
-    rows = [Row(each.policy, _cells(each), "on the front" if each.on_front else "") for each in answer.policies]
-    return Table(("policy", *COLUMNS), rows, dropped=("longest below", "scalings", "cut", "GPU-hours"))
 
 
 def _cells(each: ScaledFleet) -> list[str]:

@@ -39,9 +39,9 @@ def tell(result: Searched) -> Document:
     """Return all that the answer tells."""
     unit = UNITS[result.question]
     brief = (sentence(result), " ".join(sentences(result, unit)), load_rows(result))
-    return capacity_document(
-        result, _head(result, unit), (curves(result, unit), *_binds(result, unit), _probed(result)), brief
-    )
+    note = "Highest load that meets the goal for one criterion alone."
+    binds = [Chapter("binds", "What binds", [alone_rows(result, unit)], note)] if result.alone else []
+    return capacity_document(result, _head(result, unit), (curves(result, unit), *binds, _probed(result)), brief)
 
 
 def _head(result: Searched, unit: LoadUnit) -> CapacityHead:
@@ -167,14 +167,6 @@ def _without(result: Searched, name: str) -> str:
     """Return how many loads of a chart no request finished at; empty where there are none."""
     n = sum(point.latency_s(name, "p99") is None for point in result.curve or result.points)
     return f" {plural(n, 'load')} without one {'is' if n == 1 else 'are'} not drawn." if n else ""
-
-
-def _binds(result: Searched, unit: LoadUnit) -> list[Chapter]:
-    """Return the table of each SLO and class alone."""
-    if not result.alone:
-        return []
-    note = "Highest load that meets the goal for one criterion alone."
-    return [Chapter("binds", "What binds", [alone_rows(result, unit)], note)]
 
 
 def _probed(result: Searched) -> Chapter:

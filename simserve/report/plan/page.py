@@ -37,10 +37,8 @@ def tell(answer: PlanAnswer) -> Document:
     if best is not None:
         spare = plural(assumed.spare_replicas, "spare replica")
         setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
-    table, own = (
-        Table.of(table_rows(answer), dropped=DROPPED),
-        [(option_name(row), row.reason) for row in answer.options],
-    )
+    table = Table.of(table_rows(answer), dropped=DROPPED)
+    own = [(option_name(row), row.reason) for row in answer.options]
     why = "\n".join(f"  {sentence}" for sentence in reasons(answer))
     return Document(
         command="plan",
