@@ -137,16 +137,10 @@ def answer(
     """
     frac, low, high = attained
     is_far_below = all(each.is_far_below for each in runs)
-    queue = queue_over(each.queue for each in runs)
-    decision = decide(
-        (low, high),
-        goal_frac,
-        is_far_below=is_far_below,
-        load_off_frac=load_off_frac or 0.0,
-        queue=queue,
-    )
+    queue, off_frac = queue_over(each.queue for each in runs), load_off_frac or 0.0
+    met_fracs = {goal: [each.by_slo[goal] for each in runs if goal in each.by_slo] for goal in runs[0].by_slo}
     return AnswerJson(
-        decision=decision,
+        decision=decide((low, high), goal_frac, is_far_below=is_far_below, load_off_frac=off_frac, queue=queue),
         goal_frac=goal_frac,
         attained_frac=frac,
         low_frac=low,
@@ -159,12 +153,8 @@ def answer(
         load_off_frac=load_off_frac,
         queue=queue,
         is_far_below=is_far_below,
-        by_slo={goal: _mean([each.by_slo[goal] for each in runs if goal in each.by_slo]) for goal in runs[0].by_slo},
+        by_slo={goal: sum(fracs) / len(fracs) for goal, fracs in met_fracs.items()},
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def decide(

@@ -40,7 +40,6 @@ WHY: Mapping[Cause | None, str] = {
 }
 """What keeps a decision from being sure, in words."""
 
-
 OLD_WORDS: Mapping[Word, Attained] = {"meets": "met", "misses": "missed", "saturated": "missed"}
 """Words of earlier versions; any other is an edge."""
 

@@ -69,8 +69,7 @@ def down_shares(n: int, odds: Sequence[tuple[int, float]]) -> list[float]:
         of_group = np.array(down_shares(size, smaller)) / (1 + down)
         of_group[size] += down / (1 + down)
         shares = np.convolve(shares, of_group)
-    result: list[float] = shares.tolist()
-    return result
+    return shares.tolist()
 
 
 @dataclass(frozen=True)

@@ -114,8 +114,7 @@ def presence(parts: Presences, n_groups: int, edges_s: Floats) -> Floats:
             passed[index] += np.bincount(place, minlength=n_groups * n)
             np.add.at(sums[index], place, at_s[known])
     areas = [_area(*each, edges_s) for each in zip(passed, sums, strict=True)]
-    mean: Floats = (areas[0] - areas[1]) / np.diff(edges_s)
-    return mean
+    return (areas[0] - areas[1]) / np.diff(edges_s)
 
 
 def counts(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
@@ -130,8 +129,7 @@ def _area(passed: Ints, sums_s: Floats, edges_s: Floats) -> Floats:
     shape = (-1, len(edges_s) - 1)
     passed, sums_s = passed.reshape(shape), sums_s.reshape(shape)
     earlier = np.cumsum(passed, axis=1) - passed
-    area: Floats = earlier * np.diff(edges_s) + passed * edges_s[1:] - sums_s
-    return area
+    return earlier * np.diff(edges_s) + passed * edges_s[1:] - sums_s
 
 
 def _interval(at_s: Floats, edges_s: Floats) -> Ints:

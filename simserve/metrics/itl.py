@@ -122,8 +122,7 @@ def _gaps_in_rows(rows: DecodeRows, first: Ints, last: Ints) -> Ints:
     inner: Ints = np.maximum(first_ps + growth_ps, first_ps + growth_ps * (n_steps - 1))
     whole = np.maximum(inner, first_ps + rows.pause_ps[near])
     first, last = first - lowest, last - lowest
-    largest: Ints = np.maximum(inner[first], _range_max(whole, first, last))
-    return largest
+    return np.maximum(inner[first], _range_max(whole, first, last))
 
 
 def of_spans(spans: Columns, of_requests: Any) -> Any:

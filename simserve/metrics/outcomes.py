@@ -9,7 +9,6 @@ if TYPE_CHECKING:  # imports numpy
     from simserve.metrics.classes import GroupJson
     from simserve.metrics.figures import Summary
 
-
 OUTCOME_KEYS = ("requests", "slo", "slo_attainment", "classes", "trust", "load", "tails")
 """Keys of what `outcomes` reads, beside the latencies that the SLO limits."""
 

@@ -59,7 +59,6 @@ ANSWERS: dict[Kind, tuple[str, Any]] = {
 }
 """The answer file of each command, and its schema."""
 
-
 FEW_CELLS, CELLS_PER_ROW = 1_000_000, 8
 """Limit on the intervals of all replicas that a page spreads the rows of the time series over."""
 

@@ -72,8 +72,7 @@ class _Intervals:
     @property
     def retry_frac(self) -> Floats:
         """Share of retries in the attempts of each interval."""
-        frac: Floats = self.retries / np.maximum(self.first + self.retries, 1)
-        return frac
+        return self.retries / np.maximum(self.first + self.retries, 1)
 
 
 def storms(requests: Columns, lives: Lifetimes) -> StormJson | None:

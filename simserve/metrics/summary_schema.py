@@ -19,5 +19,4 @@ EndsJson = Annotated[Sequence[Signed], Field(min_length=2, max_length=2)]
 Queue = Literal["growing", "critical", "undetermined", "steady"]
 Slo = dict[str, Annotated[float, Field(gt=0, le=1e18)]]
 
-
 Size = Annotated[int, Field(ge=1, le=10**9)]

@@ -21,7 +21,6 @@ _LOST = SPLIT.index("recompute_s")
 PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LOST:])
 """Columns of requests that sum to e2e_s, in chronological order; REQUESTS defines each."""
 
-
 SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)
 """Events of a request; between them it prefills, decodes, waits, recomputes and decodes."""
 
@@ -142,8 +141,7 @@ def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> Derive
 
 def _upto(sums: Ints, row: Ints) -> Ints:
     """Return the sums up to and with rows; 0 before the first."""
-    result: Ints = np.where(row >= 0, sums[row], 0) if len(sums) else np.zeros(len(row), np.int64)
-    return result
+    return np.where(row >= 0, sums[row], 0) if len(sums) else np.zeros(len(row), np.int64)
 
 
 def _queue(steps: Columns, start_ps: Ints, extra: ExtraColumns, lives: Rows) -> Derived:

@@ -202,8 +202,7 @@ def interval_s(timeseries: Mapping[str, Any]) -> float:
 
 def _reduced(how: Any, values: Floats, first: Ints) -> Floats:
     """Aggregate the rows from each of `first` to the next."""
-    reduced: Floats = how.reduceat(values, first) if len(first) else values
-    return reduced
+    return how.reduceat(values, first) if len(first) else values
 
 
 def _most(values: Floats, interval: Ints, n: int) -> Floats:

@@ -67,8 +67,7 @@ def vllm_bench(
 
 
 def _latency_keys(name: str, sample: Distribution) -> dict[str, float]:
-    values = {"mean": sample.mean, "median": sample.percentiles[50.0], "std": sample.std}
-    values |= sample.levels
+    values = {"mean": sample.mean, "median": sample.percentiles[50.0], "std": sample.std} | sample.levels
     return {f"{what}_{name}_ms": value * 1e3 if sample.n else 0.0 for what, value in values.items()}
 
 

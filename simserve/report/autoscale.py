@@ -24,6 +24,11 @@ COLORS = "1342"
 
 MISSING = "The fleet's own answer is missing: recorded signals stay as they were, whatever a policy wants."
 
+RANKED = (
+    "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
+    "Regret is what its best target costs beyond that of the best signal."
+)
+
 
 def tell(answer: AutoscaleAnswer) -> Document:
     """Return all that the study tells."""
@@ -31,10 +36,14 @@ def tell(answer: AutoscaleAnswer) -> Document:
         return _of_recording(answer, answer.recorded)
     best = None if answer.best is None else answer.policies[answer.best]
     state = "none" if answer.slo is None else "missed" if best is None else STATES.get(best.word or "", "edge")
-    lead, table = _lead(answer, best), _table(answer)
+    rows = [Row(each.policy, _cells(each), "on the front" if each.on_front else "") for each in answer.policies]
+    table = Table(("policy", *COLUMNS), rows, dropped=("longest below", "scalings", "cut", "GPU-hours"))
+    lead = _lead(answer, best)
     texts = (("Show the YAML", answer.yaml), ("Show the manifest", answer.manifest))
     shown = [Folded(title, text) for title, text in texts if text is not None]
     chosen = [Chapter("take", "The setting to take", shown)] if shown else []
+    signals = [_ranks(answer.signals)] if answer.signals else []
+    policies = f"{len(answer.policies)} {'policy' if len(answer.policies) == 1 else 'policies'}"
     return Document(
         command="autoscale",
         name=answer.scenario.name,
@@ -42,18 +51,18 @@ def tell(answer: AutoscaleAnswer) -> Document:
         title=_title(answer, best),
         lead=lead,
         kept=[] if best is None else [f"{best.usd_per_hour or 0.0:,.2f} USD/h"],
-        setup=(f"{_policies(answer)} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
+        setup=(f"{policies} of pool {answer.pool}, {plural(answer.n_runs, 'run')}.",),
         tiles=_tiles(best),
         parts=(
-            *_signals(answer),
+            *([Chapter("signals", "Signals", signals, RANKED)] if signals else []),
             *margin({} if best is None else {"": best.decision}),
             Chapter("front", "Cost against attainment", [_plot(answer)]),
             Chapter("policies", "Policies", [table], "Means over the seeds; prices are those of the GPUs on average."),
             *chosen,
         ),
         made={"simserve": answer.version, "scenario": answer.scenario.digest},
-        brief=(f"{_title(answer, best)}: {lead}", _ranks(answer.signals) if answer.signals else table, *_next(answer)),
-        warnings=_warnings(answer),
+        brief=(f"{_title(answer, best)}: {lead}", *(signals or [table]), *_next(answer)),
+        warnings=[f"{each.policy}: {each.reason}" for each in answer.policies if each.reason],
     )
 
 
@@ -84,25 +93,12 @@ def _lead(answer: AutoscaleAnswer, best: ScaledFleet | None) -> str:
     )
 
 
-def _signals(answer: AutoscaleAnswer) -> list[Chapter]:
-    text = (
-        "Each scales the pool by the bare rule target: one replica less at a time, if the load fits on the others. "
-        "Regret is what its best target costs beyond that of the best signal."
-    )
-    return [Chapter("signals", "Signals", [_ranks(answer.signals)], text)] if answer.signals else []
-
-
 def _ranks(ranks: Sequence[SignalRank]) -> Table:
     rows = []
     for each in ranks:
         regret = "misses" if each.regret_h is None else rate(each.regret_h)
         rows.append(Row(each.signal, [rate(each.target), rate(each.gpu_hours), share(each.attained_frac), regret]))
     return Table(("signal", "target", "GPU-hours", "attained", "regret, GPU-hours"), rows, wraps=True)
-
-
-def _table(answer: AutoscaleAnswer) -> Table:
-    rows = [Row(each.policy, _cells(each), "on the front" if each.on_front else "") for each in answer.policies]
-    return Table(("policy", *COLUMNS), rows, dropped=("longest below", "scalings", "cut", "GPU-hours"))
 
 
 def _cells(each: ScaledFleet) -> list[str]:
@@ -116,11 +112,6 @@ def _cells(each: ScaledFleet) -> list[str]:
         NONE if each.cycle_s is None else f"every {seconds(each.cycle_s)}",
         seconds(each.longest_below_s),
     ]
-
-
-def _policies(answer: AutoscaleAnswer) -> str:
-    n = len(answer.policies)
-    return f"{n} {'policy' if n == 1 else 'policies'}"
 
 
 def _next(answer: AutoscaleAnswer) -> list[str]:
@@ -137,10 +128,6 @@ def _next(answer: AutoscaleAnswer) -> list[str]:
         file = no if answer.manifest is None else "manifest.yaml has it for your cluster."
         texts.append(f"{file} Next: give pool {answer.pool} this key.\n{answer.yaml}")
     return texts
-
-
-def _warnings(answer: AutoscaleAnswer) -> list[str]:
-    return [f"{each.policy}: {each.reason}" for each in answer.policies if each.reason]
 
 
 def _tiles(best: ScaledFleet | None) -> list[Tile]:

@@ -65,6 +65,12 @@ def scatter(mode: str, x: Sequence[Any], y: Sequence[Any], **more: Any) -> dict[
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
 
 
+def label(content: str, x: float, y: float, color: str = "$ink", **placed: Any) -> dict[str, Any]:
+    """Return a text at a place of a chart, without an arrow."""
+    font = {"color": color, "size": 13}
+    return {"x": x, "y": y, "text": content, "showarrow": False, "font": font, **placed}
+
+
 def whiskers(values: Sequence[float], ends: Sequence[tuple[float, float]], color: str) -> dict[str, Any]:
     """Return the intervals of values; NaN is no end."""
     above = numbers([high - value for value, (_, high) in zip(values, ends, strict=True)])

@@ -6,7 +6,18 @@ from typing import Any
 import numpy as np
 
 from simserve.report.chart_data import Bands, CdfCurve, Floats
-from simserve.report.charts import LOG_FROM_RATIO, Figure, axis, figure, hover, latency_axis, log_axis, numbers, scatter
+from simserve.report.charts import (
+    LOG_FROM_RATIO,
+    Figure,
+    axis,
+    figure,
+    hover,
+    label,
+    latency_axis,
+    log_axis,
+    numbers,
+    scatter,
+)
 from simserve.report.formats import goal, seconds, share
 
 SLO_LINE = {"color": "$c2", "width": 1.75, "dash": "5px,4px"}
@@ -60,8 +71,7 @@ def _curve_axis(reached: CdfCurve, slo_s: float | None) -> dict[str, Any]:
 
 def _curve_line(reached: CdfCurve, x: Floats, y: Floats, texts: Sequence[str]) -> dict[str, Any]:
     line = {"color": "$c1", "width": 2.5, "shape": "hv" if reached.is_exact else "linear"}
-    trace = {"type": "scatter", "mode": "lines", "x": numbers(x), "y": numbers(y, 7), "text": list(texts), "line": line}
-    return trace | {"hovertemplate": "%{text}<extra></extra>"}
+    return scatter("lines", numbers(x), numbers(y, 7), **hover(texts), line=line)
 
 
 def _level_dots(levels: Mapping[str, float], heights: Floats) -> dict[str, Any]:
@@ -73,19 +83,10 @@ def _level_dots(levels: Mapping[str, float], heights: Floats) -> dict[str, Any]:
 def _slo_label(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> dict[str, Any]:
     """Return the name of the SLO and the share of requests within it, beside the foot of its line."""
     at = _place(slo_s, x_axis)
-    on_right = _along(at, x_axis) < 0.55
-    return {
-        "x": at,
-        "y": 0.04,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "xanchor": "left" if on_right else "right",
-        "xshift": 7 if on_right else -7,
-        "align": "left" if on_right else "right",
-        "showarrow": False,
-        "text": f"<b>SLO {goal(slo_s)}</b>" + (f"<br>{share(within)} within" if within is not None else ""),
-        "font": {"color": "$c2", "size": 13},
-    }
+    side, shift = ("left", 7) if _along(at, x_axis) < 0.55 else ("right", -7)
+    sentence = f"<b>SLO {goal(slo_s)}</b>" + (f"<br>{share(within)} within" if within is not None else "")
+    place = {"yref": "paper", "yanchor": "bottom", "xanchor": side, "xshift": shift, "align": side}
+    return label(sentence, at, 0.04, "$c2", **place)
 
 
 def _slo_upright(slo_s: float) -> dict[str, Any]:
@@ -99,8 +100,7 @@ def _slo_top_label(slo_s: float, beyond: float | None, x_axis: dict[str, Any]) -
     along = _along(at, x_axis)
     side = "left" if along < 0.2 else "right" if along > 0.7 else "center"
     sentence = f"<b>SLO {goal(slo_s)}</b>" + (f": {share(beyond)} longer" if beyond is not None else "")
-    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": side, "showarrow": False}
-    return label | {"text": sentence, "font": {"color": "$c2", "size": 13}}
+    return label(sentence, at, 1, "$c2", yref="paper", yanchor="bottom", xanchor=side)
 
 
 def by_prompt(prompt_tokens: Floats, ttft_s: Floats, bands: Bands, slo_s: float | None) -> Figure:
@@ -123,8 +123,7 @@ def by_prompt(prompt_tokens: Floats, ttft_s: Floats, bands: Bands, slo_s: float 
 
 def _band_line(bands: Bands, y: Floats, line: dict[str, Any], name: str) -> dict[str, Any]:
     text = [f"{name} near {int(at):,} tokens: {seconds(value)}" for at, value in zip(bands.x, y, strict=True)]
-    trace = {"type": "scatter", "mode": "lines", "x": numbers(bands.x), "y": numbers(y), "text": text, "line": line}
-    return trace | {"hovertemplate": "%{text}<extra></extra>"}
+    return scatter("lines", numbers(bands.x), numbers(y), **hover(text), line=line)
 
 
 def _token_axis(low: float, high: float) -> dict[str, Any]:
@@ -138,27 +137,24 @@ def _token_axis(low: float, high: float) -> dict[str, Any]:
 def _level_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
     """Return `p99 1.36 s` at its dot, where the curve is not: above it near the top, else to its lower right."""
     at = _place(value, x_axis)
+    extra: dict[str, Any]
     if height > 0.9:
         side = "center" if _along(at, x_axis) < 0.86 else "right"
         extra = {"xanchor": side, "yanchor": "bottom", "yshift": 6}
     else:
         extra = {"xanchor": "left", "yanchor": "top", "xshift": 5, "yshift": -5}
-    return {"x": at, "y": float(height)} | extra | _level_text(name, value)
+    return label(f"{name} <b>{seconds(value)}</b>", at, float(height), **extra)
 
 
 def _tail_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
     """Return `p99 1.36 s` at its dot: above the falling curve, or below it where that would leave the chart."""
     at = _place(value, x_axis)
+    extra: dict[str, Any]
     if _along(at, x_axis) < 0.7:
         extra = {"xanchor": "left", "yanchor": "bottom", "xshift": 4, "yshift": 1}
     else:
         extra = {"xanchor": "right", "yanchor": "top", "xshift": -5, "yshift": 1}
-    return {"x": at, "y": float(np.log10(height))} | extra | _level_text(name, value)
-
-
-def _level_text(name: str, value: float) -> dict[str, Any]:
-    text = f"{name} <b>{seconds(value)}</b>"
-    return {"text": text, "font": {"color": "$ink", "size": 13}, "showarrow": False}
+    return label(f"{name} <b>{seconds(value)}</b>", at, float(np.log10(height)), **extra)
 
 
 def _along(at: float, x_axis: dict[str, Any]) -> float:

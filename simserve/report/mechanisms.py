@@ -84,7 +84,6 @@ def _sessions(reader: RunView) -> Pairs:
 def _retries(reader: RunView) -> Pairs:
     """Describe timeouts and retries of clients."""
     at = reader.number
-    asked_again = reader.has_retries
     again = [
         ("Attempts per request", rate(at("retries.attempts_per_request"))),
         ("Answered after retries", share(at("retries.succeeded_frac"))),
@@ -93,7 +92,7 @@ def _retries(reader: RunView) -> Pairs:
     ]
     wasted = at("wasted.frac")
     return [
-        *(again if asked_again else []),
+        *(again if reader.has_retries else []),
         *_storm(reader),
         *([("Tokens computed in vain", share(wasted))] if wasted else []),
     ]

@@ -18,7 +18,7 @@ from simserve.report.page_data import PageData
 from simserve.report.run_view import RunView
 from simserve.report.timeline import clock
 
-MANY_MEMBERS = 20
+MANY_MEMBERS, MANY_REPLICAS = 20, 12
 """A longer table scrolls in its own frame on a screen."""
 
 
@@ -107,10 +107,6 @@ def _line(spans: Sequence[tuple[float | None, float | None]], end_s: float) -> l
     instants = sorted(changes)
     counts = accumulate(changes[at_s] for at_s in instants)
     return [(at_s, n) for at_s, n in zip(instants, counts, strict=True) if at_s <= end_s]
-
-
-MANY_REPLICAS = 12
-"""A longer table scrolls in its own frame on a screen."""
 
 
 @dataclass(frozen=True)

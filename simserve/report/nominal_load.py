@@ -1,7 +1,7 @@
 """Nominal load: the load that runs drew against the one that their scenario names, in words."""
 
 from simserve.metrics.answers.parts import NominalLoad
-from simserve.metrics.goal import LOAD_TOLERANCE_FRAC
+from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, probability
 from simserve.report.formats import plural, rate
 from simserve.report.run_view import RunView
 
@@ -16,6 +16,11 @@ BY_WORD: dict[str | None, str] = {
 """What a sentence says of a decision."""
 
 CALIBRATE_NEXT = "A log of your server decides: simserve calibrate."
+
+
+def by_cost_error(chance: float, r: float | None) -> str:
+    """Return how sure a fleet is, with the error of the costs."""
+    return f"With the error of the costs P is {probability(chance)} (r {r or 0.0:.2f})."
 
 
 def at_nominal(load: NominalLoad | None) -> str:

@@ -35,7 +35,6 @@ from simserve.report.timeline import POOL_COLORS, bin_widths_s, timeline, timeli
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
 
-
 TAIL_LEVELS = ("p90", "p99", "p99.9")
 FINE = "Calibrated costs, verified KV capacity, enough requests, not saturated."
 

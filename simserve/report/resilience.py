@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from simserve.metrics.answers.parts import Interval
-from simserve.metrics.answers.resilience import FleetState, ResilienceAnswer, SpareOption, Transient
+from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient
 from simserve.metrics.error_budget import MONTH_MIN, MOST_MARGIN
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Explained, Plot, Row, Table, Tile
@@ -36,6 +36,10 @@ def tell(answer: ResilienceAnswer) -> Document:
     state, title, lead = headline_of(answer)
     spares, transients = [_options(answer.options)] if answer.options else [], _transients(answer.transients)
     runs = plural(answer.n_runs, "run")
+    often = {
+        f"A {each.what} fails": f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}."
+        for each in answer.transients
+    }
     return Document(
         command="resilience",
         name=answer.scenario.name,
@@ -51,7 +55,7 @@ def tell(answer: ResilienceAnswer) -> Document:
             *([_states(best or answer.options[-1])] if spares else ()),
             Chapter("transients", "One failure of each kind", [transients], COST),
             *margin({"": answer.decision}),
-            Chapter("assumed", "Assumptions", [Explained([*_rates(answer.transients), *ASSUMED], is_wide=True)]),
+            Chapter("assumed", "Assumptions", [Explained([*often.items(), *ASSUMED], is_wide=True)]),
         ),
         made={"simserve": answer.version, "scenario": answer.scenario.digest},
         brief=(f"{title}: {lead}", *spares, transients, f"{runs}."),
@@ -113,14 +117,12 @@ def _options(options: Sequence[SpareOption]) -> Table:
 
 
 def _states(option: SpareOption) -> Chapter:
-    rows = [_state(each, option.states[0].serving) for each in option.states]
+    rows, most = [], option.states[0].serving
+    for each in option.states:
+        r, goal = NONE if each.r is None else ratio_text(each.r), "missed" if each.is_below else "met"
+        cells = [count(each.serving), f"{rate(each.time_frac * MONTH_MIN)} min", r, share(each.attained_frac), goal]
+        rows.append(Row(f"{most - each.serving} down", cells))
     return Chapter("states", f"States with {_name(option)}", [Table(STATES, rows)], TIME)
-
-
-def _state(each: FleetState, most: int) -> Row:
-    r, goal = NONE if each.r is None else ratio_text(each.r), "missed" if each.is_below else "met"
-    minutes = f"{rate(each.time_frac * MONTH_MIN)} min"
-    return Row(f"{most - each.serving} down", [count(each.serving), minutes, r, share(each.attained_frac), goal])
 
 
 def _transients(transients: Sequence[Transient]) -> Table:
@@ -139,12 +141,6 @@ def _bounded(interval: Interval, form: Callable[[float | None], str]) -> str:
         return form(interval.value)
     ends = span(interval.low, interval.high) if form is seconds else f"{form(interval.low)}–{form(interval.high)}"
     return f"{form(interval.value)} ({ends})"
-
-
-def _rates(transients: Sequence[Transient]) -> list[tuple[str, str]]:
-    """Return how often each kind of failure strikes."""
-    often = {each.what: f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}." for each in transients}
-    return [(f"A {what} fails", text) for what, text in often.items()]
 
 
 def _plot(answer: ResilienceAnswer) -> Plot:

@@ -2,15 +2,7 @@
 
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.document import Document, Table, Tile, Toned
-from simserve.report.formats import (
-    SHORT,
-    goal,
-    plural,
-    rate,
-    seconds,
-    share,
-    span,
-)
+from simserve.report.formats import SHORT, goal, plural, rate, seconds, share, span
 from simserve.report.groups import group_tables
 from simserve.report.headline import STATES, detail, level_of, ratio_span, ratio_text
 from simserve.report.mechanisms import asked_for

@@ -36,10 +36,7 @@ TOKEN = re.compile(r'"\$([a-z]\w*)(?:/([\d.]+))?"')
 
 TELLERS: dict[type, Any] = {
     Results: tell_run,
-    RateCapacity: capacity.tell,
-    ConcurrencyCapacity: capacity.tell,
-    ReplicasCapacity: capacity.tell,
-    RatioCapacity: capacity.tell,
+    **dict.fromkeys((RateCapacity, ConcurrencyCapacity, ReplicasCapacity, RatioCapacity), capacity.tell),
     CheckAnswer: check.tell,
     ComparisonAnswer: comparison.tell,
     PlanAnswer: plan.tell,

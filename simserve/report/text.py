@@ -12,7 +12,6 @@ GAP = 2
 
 NUMERIC = frozenset("0123456789-–≤≥<>~")
 
-
 WHOLE = re.compile(r"(?<=\d) (?=(?:ms|s|h|min|req/s|GPUs?)\b|%)|(?<=≤) |(?<=\bP) (?=[\d<>])")
 """Spaces at which no line breaks: between a number and its unit."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simserve.report.chart_data import MAX_BINS, Floats, bin_width, coarser, per_bin
-from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.charts import Figure, axis, figure, label, numbers
 from simserve.report.page_data import PageData
 
 POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
@@ -114,8 +114,8 @@ def timeline_figure(timeline: Timeline) -> Figure:
         )
         layout["annotations"].append(_title(title, domains[place - 1]))
         for pool, track in enumerate(tracks):
-            label = spoken if len(tracks) == 1 else f"{track.pool}: {spoken}"
-            shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
+            name = spoken if len(tracks) == 1 else f"{track.pool}: {spoken}"
+            shown = _hover(name, ".1~%" if key == "kv_frac" else ",.3~r")
             data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, pool)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
 
@@ -148,16 +148,7 @@ def _panel_axis(domain: list[float], peak: float, key: str = "") -> dict[str, An
 
 
 def _title(text: str, domain: list[float]) -> dict[str, Any]:
-    place = {
-        "x": 0,
-        "y": domain[1],
-        "xref": "paper",
-        "yref": "paper",
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "yshift": 5,
-    }
-    return place | {"text": text, "showarrow": False, "font": {"color": "$ink", "size": 13}}
+    return label(text, 0, domain[1], xref="paper", yref="paper", xanchor="left", yanchor="bottom", yshift=5)
 
 
 def _outside_window(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:

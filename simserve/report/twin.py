@@ -35,11 +35,13 @@ def tell(answer: TwinAnswer) -> Document:
     known = [(head, text) for head, text in lists if text]
     slo, capacity = _slo_words(answer), answer.slo_met and answer.slo_met.capacity
     brief_lists = "\n".join(f"{head}: {text}" for head, text in known)
-    after = _next(answer)
+    after = f"Next: {listed(list(answer.next_commands))}" if answer.next_commands else ""
+    parts_left_out = answer.fit.parts if answer.fit else ""
+    note = f"Mean absolute error of predicted means; {parts_left_out} were left out in turn." if parts_left_out else ""
     parts: list[Titled] = [
         Chapter("settings", "How the server was read", [read]),
         *([Chapter("others", "Everything else", [Explained(known)])] if known else []),
-        *([Chapter("fit", "Fit to the log", fit, _fit_note(answer))] if fit else []),
+        *([Chapter("fit", "Fit to the log", fit, note)] if fit else []),
         *([curves(capacity, UNITS[capacity.question])] if capacity else []),
         Cautions([as_sentence(text) for text in answer.warnings], FINE),
         *([Chapter("next", "Next", [Command(each.split()) for each in answer.next_commands])] if after else []),
@@ -100,20 +102,11 @@ def _fit_tables(answer: TwinAnswer) -> list[Table]:
     if answer.fit is None:
         return []
     constants = [
-        Row(one.name, (*(f"{value:.4g}" for value in (one.shipped, one.value)), _interval(one.interval or ())))
+        Row(one.name, (f"{one.shipped:.4g}", f"{one.value:.4g}", "–".join(f"{end:.4g}" for end in one.interval or ())))
         for one in answer.fit.constants
     ]
     errors = [Row(SHORT[one.latency], (share(one.shipped_frac), share(one.fitted_frac))) for one in answer.fit.errors]
     return [*([Table(CONSTANTS, constants)] if constants else []), Table(ERRORS, errors)]
-
-
-def _interval(ends: Sequence[float | None]) -> str:
-    return "–".join(f"{end:.4g}" for end in ends)
-
-
-def _fit_note(answer: TwinAnswer) -> str:
-    fit = answer.fit
-    return f"Mean absolute error of predicted means; {fit.parts} were left out in turn." if fit and fit.parts else ""
 
 
 def _slo_words(answer: TwinAnswer) -> str:
@@ -134,7 +127,3 @@ def _tiles(answer: TwinAnswer) -> list[Tile]:
         Tile(f"{SHORT[each.latency]} off", share(each.fitted_frac), [f"as shipped {share(each.shipped_frac)}"])
         for each in errors
     ]
-
-
-def _next(answer: TwinAnswer) -> str:
-    return f"Next: {listed(list(answer.next_commands))}" if answer.next_commands else ""

@@ -131,7 +131,9 @@ def typed_columns(fields: Sequence[Field], rows: Sequence[Mapping[str, Any]]) ->
 def _typed(field: Field, cells: Sequence[Any]) -> Any:
     match field.kind:
         case "category":
-            return _categorical(cells)
+            known = tuple(dict.fromkeys(cell for cell in cells if cell))
+            codes = {word: place for place, word in enumerate(known)}
+            return Categorical(np.array([codes[cell] if cell else -1 for cell in cells], np.int32), known)
         case "float":
             return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
         case "replica":
@@ -148,12 +150,6 @@ def _typed(field: Field, cells: Sequence[Any]) -> Any:
             return np.array(cells, np.str_)
         case kind:
             raise NotImplementedError(f"{field.name}: cells are not typed as {kind}")
-
-
-def _categorical(cells: Sequence[str | None]) -> Categorical:
-    known = tuple(dict.fromkeys(cell for cell in cells if cell))
-    codes = {word: place for place, word in enumerate(known)}
-    return Categorical(np.array([codes[cell] if cell else -1 for cell in cells], np.int32), known)
 
 
 def frame(fields: Sequence[Field], columns: Columns) -> "pd.DataFrame":

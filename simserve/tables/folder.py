@@ -90,7 +90,9 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
             raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}")
         yield partial
         with uninterrupted():
-            _keep_journal(place, partial, kind)
+            if kind.journal is not None and (place / kind.journal).exists():
+                kept = (place / kind.journal).read_bytes().replace(OLDER, b"")  # the answer is newer now
+                (partial / kind.journal).write_bytes(kept)
             swap(partial, place)
 
 
@@ -99,11 +101,15 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
     with _plain_error(directory, kind):
         recover(Path(os.path.realpath(directory)))
         if not directory.exists():
-            _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
+            parent = next(parent for parent in directory.absolute().parents if parent.exists())
+            if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+                reason = errno.EACCES if parent.is_dir() else errno.ENOTDIR
+                raise OSError(reason, os.strerror(reason))
             return
         if not directory.is_dir():
             raise OutputError(f"{directory}: must be a folder, got a file; choose another {kind.option}")
-        names = {entry.name for entry in directory.iterdir()} - {file.name for file in partial_files(directory, kind)}
+        unfinished = (directory.glob(f".{name}.*.partial") for name in kind.files)  # `replace_file` was killed
+        names = {entry.name for entry in directory.iterdir()} - {file.name for files in unfinished for file in files}
     strangers = sorted(names - kind.files)
     if strangers:
         others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
@@ -116,11 +122,6 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
             f"without {' and '.join(sorted(kind.required_files - names))}; choose another {kind.option}"
         )
-
-
-def partial_files(directory: Path, kind: Kind = RUN) -> list[Path]:
-    """List the files of a folder that `replace_file` had not finished when its process was killed."""
-    return [partial for name in sorted(kind.files) for partial in directory.glob(f".{name}.*.partial")]
 
 
 def kind_of(directory: Path) -> Kind:
@@ -173,19 +174,6 @@ def check_workbook_file(path: Path) -> None:
     if kind is not None:  # the command would refuse to write there again
         rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
         raise OutputError(f"{path}: {rule}; choose another --xlsx")
-
-
-def _keep_journal(earlier: Path, new: Path, kind: Kind) -> None:
-    """Copy the journal of a folder into the one that takes its place, without the line that calls the answer older."""
-    if kind.journal is not None and (earlier / kind.journal).exists():
-        (new / kind.journal).write_bytes((earlier / kind.journal).read_bytes().replace(OLDER, b""))
-
-
-def _check_writable(parent: Path) -> None:
-    """Raise OSError unless a folder can be made inside."""
-    reason = errno.ENOTDIR if not parent.is_dir() else errno.EACCES
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise OSError(reason, os.strerror(reason))
 
 
 @contextmanager

@@ -50,19 +50,17 @@ class Journal(Generic[R]):
     def add(self, key: str, row: R) -> None:
         """Write a run, also during Ctrl-C; raise OutputError and keep earlier runs."""
         with uninterrupted():
-            self._add(key, row)
-
-    def _add(self, key: str, row: R) -> None:
-        line = json.dumps({"key": key, "row": row.facts()}, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        end = self._file.seek(0, os.SEEK_END)
-        try:
-            self._write(self._older + line.encode() + b"\n")
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            self._file.truncate(end)
-            raise _cannot(self._path, self._kind, error) from error
-        self._older = b""
-        self.rows[key] = row
+            entry = {"key": key, "row": row.facts()}
+            line = json.dumps(entry, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+            end = self._file.seek(0, os.SEEK_END)
+            try:
+                self._write(self._older + line.encode() + b"\n")
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._file.truncate(end)
+                raise _cannot(self._path, self._kind, error) from error
+            self._older = b""
+            self.rows[key] = row
 
     def _write(self, line: bytes) -> None:
         """Write the whole line; a nearly full disk accepts part of it before it fails."""
@@ -74,16 +72,13 @@ class Journal(Generic[R]):
         self._file.seek(0)
         whole, newline, _ = self._file.read().rpartition(b"\n")  # read at once: unbuffered, a line is a call a byte
         for line in whole.split(b"\n"):
-            self._take(line)
+            with suppress(ValueError, TypeError, KeyError):  # a foreign or damaged line, or no row: its run is repeated
+                entry = parse_json(line)
+                key, row = entry["key"], entry["row"]
+                self._unread.add(key)
+                self.rows[key] = self._read_row(row)
         self._file.truncate(len(whole) + len(newline))
         return whole + newline
-
-    def _take(self, line: bytes) -> None:
-        with suppress(ValueError, TypeError, KeyError):  # a foreign or damaged line, or no row: that run is repeated
-            entry = parse_json(line)
-            key, row = entry["key"], entry["row"]
-            self._unread.add(key)
-            self.rows[key] = self._read_row(row)
 
 
 @contextmanager

@@ -143,7 +143,9 @@ class _StoredColumn:
             numbers = self._cast(array, arrow)
             part = numbers.fill_null(null).to_numpy(zero_copy_only=False)
             is_null = np.isnan(part) if kind == "float" else numbers.is_null().to_numpy(zero_copy_only=False)
-            self._check_limit(part[~is_null])
+            wrong = part[~is_null & ~((part >= -MOST) & (part <= MOST))]  # larger than any number of a run
+            if len(wrong):
+                raise self._refused(f"must be at most {MOST:g}", f"{wrong[0]:g}")
             parts.append(part)
             nulls.append(is_null)
         joined = self.scratch.joined(parts, sum(map(len, parts)), dtype)
@@ -203,12 +205,6 @@ class _StoredColumn:
         most = COLUMN_BYTES + bytes_per_row * file.num_rows
         if n_bytes > most:
             raise self._refused(f"must unpack to at most {most:,} bytes", f"{n_bytes:,}")
-
-    def _check_limit(self, numbers: Any) -> None:
-        """Raise OutputError where a number is larger than any of a run."""
-        wrong = numbers[~((numbers >= -MOST) & (numbers <= MOST))]
-        if len(wrong):
-            raise self._refused(f"must be at most {MOST:g}", f"{wrong[0]:g}")
 
     def _refused(self, rule: str, value: str) -> OutputError:
         return OutputError(f"{self.path}: {self.field.name}: {rule}, got {value}; {REMEDY}")

@@ -67,8 +67,7 @@ first_token_s: When the client received its first token, which no preemption cha
 finish_s: When the client received its last token; null if it never did.
 queue_s: `scheduled_s - arrival_s`; null where `scheduled_s` is.
 preempted_s: Total wait after preemptions, swapped out or not, and migrations, as far as they have ended.
-transfer_s: From the end of its prefill until its KV cache had arrived at its decode replica; 0 without a hand-off, or
-    if it never arrived.
+transfer_s: From the end of its prefill until its KV cache had arrived at its decode replica; 0 if it never did.
 ttft_s: `first_token_s - arrival_s`; null where `first_token_s` is.
 tpot_s: `(finish_s - first_token_s) / (output_tokens - 1)`, vLLM's TPOT, which GuideLLM and AIPerf call inter-token
     latency; null for one output token or an unfinished request.

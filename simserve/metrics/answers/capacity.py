@@ -1,7 +1,7 @@
 """Capacity as an answer: what `simserve capacity` found, as capacity.json has it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -12,7 +12,6 @@ from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.struct import StudyAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.summary_schema import Share, Slo
-from simserve.tables.files import plain
 
 ASKED = Field(alias="asked")
 Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]
@@ -22,6 +21,7 @@ class CapacityStudy(StudyAnswer):
     """The question, its scenario and its warnings, as the answers to all questions have them."""
 
     command: ClassVar[str] = "capacity"
+    only_set = True  # other questions have other keys
 
     version: str | None = None
     """Version of simserve that ran it."""
@@ -39,11 +39,6 @@ class CapacityStudy(StudyAnswer):
     """Whether nothing is random, so that every seed gives the same run: each load was run once, without intervals."""
     warnings: Sequence[str] = ()
     """Warnings of a run, in sentences."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the answer as JSON has it, without the keys that other questions have."""
-        result: dict[str, Any] = plain(self.model_dump(by_alias=True, exclude_unset=True))
-        return result
 
 
 class SearchedCapacity(CapacityStudy):

@@ -87,19 +87,19 @@ class Struct(BaseModel):
     # deferred, as most commands read no answer back; by name, where a key of the file is no term of the field
     model_config = ConfigDict(frozen=True, defer_build=True, populate_by_name=True)
 
+    only_set: ClassVar[bool] = False
+    """JSON leaves out what was not set."""
+
     def facts(self) -> dict[str, Any]:
         """Return the struct as JSON has it."""
-        result: dict[str, Any] = _plain(self.model_dump(by_alias=True))
+        result: dict[str, Any] = _plain(self.model_dump(by_alias=True, exclude_unset=self.only_set))
         return result
 
 
 class Figures(Struct):
     """What was measured in a run; None in place of NaN and infinity, which a file must not hold."""
 
-    def facts(self) -> dict[str, Any]:
-        """Return the figures as JSON has them, without those that were not measured."""
-        result: dict[str, Any] = _plain(self.model_dump(by_alias=True, exclude_unset=True))
-        return result
+    only_set = True
 
     def at(self, key: str) -> float:
         """Return the number at a dotted key, such as `ttft_s.p99.9`; NaN where there is none."""

@@ -12,7 +12,7 @@ from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.rate import LOAD_COLUMNS, Columns, load_table, wanted
 from simserve.report.document import Chapter, Document, Key, Plot, Tile
 from simserve.report.formats import NONE, interval, plural, rate, share
-from simserve.report.nominal_load import drawn
+from simserve.report.nominal_load import by_cost_error, drawn
 
 
 def sentence(result: ReplicasCapacity) -> str:
@@ -36,19 +36,12 @@ def sentence(result: ReplicasCapacity) -> str:
         f"{name} needs {size}{price}, for {nominal}{offered} req/s.",
         f"With them {wanted(result)}.",
         f"SLO attainment: {share(_point(result, answer).attained_frac)} ({_certainty(result, answer)}).",
-        _sure(answer),
+        "" if answer.probability is None else by_cost_error(answer.probability, answer.r),
         f"One replica fewer misses the SLO: {short}." if fewer else "",
         _tied(result),
         drawn(result.load, answer.n_seeds),
     ]
     return " ".join(filter(None, parts))
-
-
-def _sure(answer: FoundReplicas) -> str:
-    """Return how sure the number of replicas is; nothing where costs count as exact."""
-    if answer.probability is None:
-        return ""
-    return f"With the error of the costs P is {probability(answer.probability)} (r {answer.r or 0.0:.2f})."
 
 
 def _point(result: ReplicasCapacity, answer: FoundReplicas) -> ProbedLoad:

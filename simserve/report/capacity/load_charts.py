@@ -8,7 +8,7 @@ from typing import Any
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
 from simserve.report.capacity.load_curve import LoadUnit
-from simserve.report.charts import Figure, axis, figure, hover, latency_axis, numbers, scatter, text, whiskers
+from simserve.report.charts import Figure, axis, figure, hover, label, latency_axis, numbers, scatter, text, whiskers
 from simserve.report.formats import SHORT, goal, plural, seconds, share
 
 CURVES = ("p50", "p99")
@@ -55,10 +55,8 @@ def latency_chart(
     y_axis = latency_axis(min(positive) / 1.2 if is_wide else 0.0, max(positive) * (TOP_ROOM if is_wide else 1.12))
     shapes, labels = _answer_mark(loads)
     if slo is not None:
-        shapes.append(_level(slo, "$c2"))
-        labels.append(
-            _label(0.01, slo, f"<b>SLO {goal(slo)}</b>", "$c2", y_axis) | {"xref": "paper", "xanchor": "left"}
-        )
+        shapes.append(_level(slo))
+        labels.append(_level_label(slo, f"<b>SLO {goal(slo)}</b>", y_axis, "bottom"))
     knee = marks.get("knee")
     dots = [] if knee is None else [_knee(knee, known, key, loads)]
     margin = {"l": 64, "r": 14, "t": 26, "b": 48}
@@ -87,9 +85,9 @@ def _line(points: Sequence[ProbedLoad], key: str, level: str, loads: LoadAxis) -
 def _knee(at: float, points: Sequence[ProbedLoad], key: str, loads: LoadAxis) -> dict[str, Any]:
     """Return a diamond where p99 doubles its light-load value."""
     light_s = _height(points[0], key, "p99")
-    label = text(f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
+    words = text(f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
-    return scatter("markers", numbers([at]), numbers([2 * light_s]), **hover([label]), marker=marker)
+    return scatter("markers", numbers([at]), numbers([2 * light_s]), **hover([words]), marker=marker)
 
 
 def attainment_chart(points: Sequence[ProbedLoad], goal_frac: float, loads: LoadAxis) -> Figure:
@@ -114,11 +112,8 @@ def attainment_chart(points: Sequence[ProbedLoad], goal_frac: float, loads: Load
     decimals = max(0, math.ceil(-math.log10(1 - least) - 1e-9) - 1)
     y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
     shapes, labels = _answer_mark(loads)
-    shapes.append(_level(goal_frac, "$c2"))
-    said_goal = f"<b>goal {goal_frac * 100:.4g}%</b>"
-    labels.append(
-        _label(0.01, goal_frac, said_goal, "$c2", y_axis) | {"xref": "paper", "xanchor": "left", "yanchor": "top"}
-    )
+    shapes.append(_level(goal_frac))
+    labels.append(_level_label(goal_frac, f"<b>goal {goal_frac * 100:.4g}%</b>", y_axis, "top"))
     margin = {"l": 64, "r": 14, "t": 26, "b": 48}
     layout = {"xaxis": loads.drawn(points), "yaxis": y_axis, "shapes": shapes, "annotations": labels, "margin": margin}
     return figure([line], 340, **layout)
@@ -162,18 +157,16 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     if low is not None and high is not None:
         band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": float(low), "x1": float(high)}
         shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
-    number_text = loads.unit.bare(at)
-    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{number_text}</b>"}
-    return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
+    return shapes, [label(f"<b>{loads.unit.bare(at)}</b>", at, 1, yref="paper", yanchor="bottom")]
 
 
-def _level(at: float, color: str) -> dict[str, Any]:
+def _level(at: float) -> dict[str, Any]:
     """Return a dashed horizontal line."""
     line: dict[str, Any] = {"type": "line", "y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
-    return line | {"line": {"color": color, "width": 1.75, "dash": "5px,4px"}}
+    return line | {"line": {"color": "$c2", "width": 1.75, "dash": "5px,4px"}}
 
 
-def _label(x: float, y: float, content: str, color: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
+def _level_label(y: float, content: str, y_axis: Mapping[str, Any], anchor: str) -> dict[str, Any]:
+    """Return the name of a horizontal line, at its left end."""
     at = math.log10(y) if y_axis.get("type") == "log" else y
-    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": content}
-    return label | {"font": {"color": color, "size": 13}}
+    return label(content, 0.01, at, "$c2", xref="paper", xanchor="left", yanchor=anchor)

@@ -11,19 +11,7 @@ from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, Searched, limited
 from simserve.report.document import Table
-from simserve.report.formats import (
-    NONE,
-    SHORT,
-    count,
-    goal,
-    interval,
-    listed,
-    plural,
-    rate,
-    seconds,
-    share,
-    slo_terms,
-)
+from simserve.report.formats import NONE, SHORT, count, goal, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.nominal_load import BY_WORD, drawn
 
 Found = FoundRate | FoundClients | FoundSplit

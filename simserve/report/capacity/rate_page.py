@@ -39,9 +39,9 @@ def tell(result: Searched) -> Document:
     """Return all that the answer tells."""
     unit = UNITS[result.question]
     brief = (sentence(result), " ".join(sentences(result, unit)), load_rows(result))
-    return capacity_document(
-        result, _head(result, unit), (curves(result, unit), *_binds(result, unit), _probed(result)), brief
-    )
+    note = "Highest load that meets the goal for one criterion alone."
+    binds = [Chapter("binds", "What binds", [alone_rows(result, unit)], note)] if result.alone else []
+    return capacity_document(result, _head(result, unit), (curves(result, unit), *binds, _probed(result)), brief)
 
 
 def _head(result: Searched, unit: LoadUnit) -> CapacityHead:
@@ -109,11 +109,6 @@ def _crossing(result: Searched, unit: LoadUnit) -> list[ProbedLoad]:
     return sorted([*far, *near], key=unit.of)
 
 
-def _latencies(result: Searched) -> list[str]:
-    """Return the latencies with an SLO, TTFT and TPOT."""
-    return [key for key in SHORT if key in limited(result) or key in SHOWN]
-
-
 def _latency(result: Searched, name: str, loads: LoadAxis) -> Figure | None:
     knee = loads.unit.of(result.knees[name]) if name in result.knees else None
     slo = None if result.slo_classes else result.slo.get(name)
@@ -139,7 +134,8 @@ def curves(result: Searched, unit: LoadUnit) -> Chapter:
             keys,
             "No run had any.",
         )
-        for name in _latencies(result)
+        for name in SHORT
+        if name in limited(result) or name in SHOWN
     ]
     crossed = _crossing(result, unit)
     note = "Share of requests that met every SLO, with its 95% CI. The answer is where it crosses the goal."
@@ -171,14 +167,6 @@ def _without(result: Searched, name: str) -> str:
     """Return how many loads of a chart no request finished at; empty where there are none."""
     n = sum(point.latency_s(name, "p99") is None for point in result.curve or result.points)
     return f" {plural(n, 'load')} without one {'is' if n == 1 else 'are'} not drawn." if n else ""
-
-
-def _binds(result: Searched, unit: LoadUnit) -> list[Chapter]:
-    """Return the table of each SLO and class alone."""
-    if not result.alone:
-        return []
-    note = "Highest load that meets the goal for one criterion alone."
-    return [Chapter("binds", "What binds", [alone_rows(result, unit)], note)]
 
 
 def _probed(result: Searched) -> Chapter:

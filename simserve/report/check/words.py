@@ -113,7 +113,11 @@ def why(answer: CheckAnswer) -> str:
         return ""
     behind = BEHIND.get(str(answer.candidate.fails_first), ())
     moved.sort(key=lambda part: (part.key not in (*behind, "unanswered_frac"), -_moved_by(part)))
-    named = [f"{part.label} {_moved(part)}" for part in moved[:MOST_NAMED]]
+    named = []
+    for part in moved[:MOST_NAMED]:
+        before, now = (amount(value, part.unit) for value in (part.baseline, part.candidate))
+        change = "" if part.change_frac is None else f" ({signed(part.change_frac)})"
+        named.append(f"{part.label} {before} → {now}{change}")
     return f"At {rate(answer.at.baseline.offered_per_s)} req/s: {listed(named)}."
 
 
@@ -214,12 +218,6 @@ def _moved_by(part: PartOfSides) -> float:
     if part.baseline == 0 and part.candidate:
         return math.inf
     return abs(part.change_frac or 0.0)
-
-
-def _moved(part: PartOfSides) -> str:
-    before, now = (amount(value, part.unit) for value in (part.baseline, part.candidate))
-    change = "" if part.change_frac is None else f" ({signed(part.change_frac)})"
-    return f"{before} → {now}{change}"
 
 
 def value_text(value: Any) -> str:

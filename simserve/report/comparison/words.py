@@ -5,17 +5,7 @@ from collections.abc import Sequence
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, LoadDecision, MeasureDifference, SideLoad
 from simserve.metrics.goal import probability
-from simserve.report.formats import (
-    NONE,
-    SHORT,
-    amount,
-    change_interval,
-    listed,
-    percent,
-    plural,
-    rate,
-    seconds,
-)
+from simserve.report.formats import NONE, SHORT, amount, change_interval, listed, percent, plural, rate, seconds
 from simserve.report.headline import ratio
 from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT
 

@@ -5,20 +5,12 @@ from collections.abc import Iterable, Sequence
 from simserve.metrics.answers.fleet_needs import FleetNeed
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.plan_option import PlanOption
-from simserve.report.charts import Figure, axis, hover, scatter
+from simserve.report.charts import Figure, axis, hover, label, scatter
 from simserve.report.charts import figure as chart_of
 from simserve.report.document import Cautions, Chapter, Document, Explained, Plot, Table, Tile
 from simserve.report.formats import as_sentence, interval, plural, rate, share
 from simserve.report.plan.reasons import terms, usd
-from simserve.report.plan.words import (
-    fleet,
-    grown,
-    option_name,
-    reasons,
-    scaled,
-    supported,
-    table_rows,
-)
+from simserve.report.plan.words import fleet, grown, option_name, reasons, scaled, supported, table_rows
 
 DROPPED = ("kWh a month", "per M good tokens", "95% CI")
 """Columns that a narrow terminal leaves out first."""
@@ -45,10 +37,8 @@ def tell(answer: PlanAnswer) -> Document:
     if best is not None:
         spare = plural(assumed.spare_replicas, "spare replica")
         setup += f" A month is {rate(assumed.hours_per_month)} hours; {spare} of each kind are in it."
-    table, own = (
-        Table.of(table_rows(answer), dropped=DROPPED),
-        [(option_name(row), row.reason) for row in answer.options],
-    )
+    table = Table.of(table_rows(answer), dropped=DROPPED)
+    own = [(option_name(row), row.reason) for row in answer.options]
     why = "\n".join(f"  {sentence}" for sentence in reasons(answer))
     return Document(
         command="plan",
@@ -166,8 +156,7 @@ def _costs(held: Sequence[PlanOption]) -> Figure:
         "width": 0.56,
     }
     labels = [
-        {"x": 0, "y": place - 0.3, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-        | {"text": f"<b>{option_name(row)}</b>  {cost}", "font": {"color": "$ink", "size": 13}}
+        label(f"<b>{option_name(row)}</b>  {cost}", 0, place - 0.3, xanchor="left", yanchor="bottom")
         for place, (row, cost) in enumerate(zip(held, costs, strict=True))
     ]
     most = max(row.usd_per_month_high or 0.0 for row in held)

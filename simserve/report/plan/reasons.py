@@ -19,7 +19,9 @@ def reason(row: PlanOption, answer: PlanAnswer) -> str:
         return f"the cheapest that surely meets the SLO; {why_so_many(row, answer)}{tied(row)}"
     bare = " without spares" if best.spare_replicas and not row.spare_replicas else ""
     price = price_against(row, best).removeprefix("is ") + bare
-    return f"{price}: needs {gpus_text(row)}; {why_so_many(row, answer)}{tied(row)}"
+    spared = f", {row.spare_replicas} of them spare" if row.spare_replicas else ""
+    fleet = f"{plural(row.gpus, 'GPU')} ({plural(row.replicas, 'replica')}{spared})"
+    return f"{price}: needs {fleet}; {why_so_many(row, answer)}{tied(row)}"
 
 
 def tied(row: PlanOption) -> str:
@@ -56,12 +58,6 @@ def price_against(row: PlanOption, best: PlanOption) -> str:
         return f"is {more * 100:.3g}% more expensive" if more < 1 else f"costs {more + 1:.3g} times as much"
     per = (row.usd_per_m_good_tokens or 0.0) / (best.usd_per_m_good_tokens or 1.0) - 1
     return "costs the same" + ("" if per < LITTLE else f" a month, {per * 100:.2g}% more for a million good tokens")
-
-
-def gpus_text(row: PlanOption) -> str:
-    """Return `18 GPUs (9 replicas)`."""
-    spared = f", {row.spare_replicas} of them spare" if row.spare_replicas else ""
-    return f"{plural(row.gpus, 'GPU')} ({plural(row.replicas, 'replica')}{spared})"
 
 
 def why_so_many(row: PlanOption, answer: PlanAnswer) -> str:

@@ -6,7 +6,7 @@ from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.goal import probability
 from simserve.report.formats import interval, plural, rate, share
-from simserve.report.nominal_load import drawn
+from simserve.report.nominal_load import by_cost_error, drawn
 from simserve.report.plan.reasons import price_against, reason, shortfall, terms, tied_share, usd, wanted
 from simserve.report.resilience import headline_of
 
@@ -31,10 +31,13 @@ def supported(answer: PlanAnswer, best: PlanOption) -> str:
     price = f"{usd(best.usd_per_gpu_hour)} per GPU-hour, {usd(best.usd_per_m_good_tokens)} per million output tokens"
     parts = [
         f"{attained(best)} have {terms(answer)} {_at_load(answer, best)}{_with_spare(answer, best)}.",
-        _sure(best),
+        "" if best.probability is None else by_cost_error(best.probability, best.r),
         _tied(answer, best),
         f"That is {price} of requests that met the SLO.",
-        "".join(_runner_up(row, best) for row in answer.held[1:2]),
+        "".join(
+            f"Runner-up: {row.option} {price_against(row, best)} with {plural(row.gpus, 'GPU')}."
+            for row in answer.held[1:2]
+        ),
         drawn(load, best.n_seeds or 1),
         _with_budget(answer, best),
         "" if best.calibrated else f"Step costs of {best.gpu} are uncalibrated: measure one before you buy.",
@@ -67,11 +70,6 @@ def _with_budget(answer: PlanAnswer, best: PlanOption) -> str:
     return f"{title}{paid} ({plural(answer.assumed.n_failure_runs, 'run')} with failures). {minutes}"
 
 
-def _runner_up(row: PlanOption, best: PlanOption) -> str:
-    """Return `Runner-up: l40s TP 2 is 20% more expensive with 18 GPUs.`"""
-    return f"Runner-up: {row.option} {price_against(row, best)} with {plural(row.gpus, 'GPU')}."
-
-
 def _tied(answer: PlanAnswer, best: PlanOption) -> str:
     """Return the cheaper fleets that may meet the SLO, too, of the option to take and of others."""
     rows = [row for row in answer.options if row.tied_replicas and (row is best or row.may_undercut(best))]
@@ -90,13 +88,6 @@ def _tied_fleet(row: PlanOption, name: str) -> str:
         chance = probability(row.tied_probability or 0.0)
         return f"As simulated, {name} of {less} would do; with the error of the costs P is {chance}."
     return f"Statistically tied with {name}: {less} may also meet the SLO ({tied_share(row)})."
-
-
-def _sure(row: PlanOption) -> str:
-    """Return how sure the fleet is with the error of the costs; empty where costs count as exact."""
-    if row.probability is None:
-        return ""
-    return f"With the error of the costs P is {probability(row.probability)} (r {row.r or 0.0:.2f})."
 
 
 def fleet(row: PlanOption) -> str:

@@ -25,7 +25,6 @@ class Known:
 
 UNKNOWN = Known(None, "Nothing that was exported tells it: type it in.")
 
-
 EXAMPLE = "An example: type your own."
 
 

@@ -50,14 +50,10 @@ def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
 
 def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) -> bool:
     """Return whether both are about the same scenario, on units of the same GPUs."""
-    digests = [_digest(each) for each in (a, b)]
+    if not {a.command, b.command} <= {"capacity", "plan"}:
+        return False  # points of a sweep are scenarios of their own
+    digests = [each.answer.scenario.digest for each in (a, b)]
     return None not in digests and digests[0] == digests[1] and (of_a.unit, of_a.gpus) == (of_b.unit, of_b.gpus)
-
-
-def _digest(source: ResultFolder) -> str | None:
-    if source.command in ("capacity", "plan"):
-        return source.answer.scenario.digest  # type: ignore[no-any-return]
-    return None  # points of a sweep are scenarios of their own
 
 
 def _all_used(text: str) -> dict[str, Any]:

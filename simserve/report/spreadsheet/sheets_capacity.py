@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from simserve.metrics.answers.capacity import CapacityAnswer
+from simserve.metrics.answers.capacity import CapacityAnswer, ReplicasCapacity
 from simserve.metrics.answers.capacity_found import SplitRate
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
 from simserve.metrics.result_folder import ResultFolder
+from simserve.report.capacity.load_curve import Searched
 from simserve.report.formats import SHORT
 from simserve.report.spreadsheet.sheets import (
     Cells,
@@ -72,15 +73,15 @@ def capacity_curve(studies: Sequence[ResultFolder]) -> Sheet:
 
 
 def _rows(study: ResultFolder) -> list[Cells]:
-    """Return rows of loads and of ways to split the GPUs, by head."""
-    loads = [_cells(study.answer, point) for point in _loads(study.answer)]
-    return loads + [_split_cells(each) for each in _splits(study.answer)]
+    """Return rows of loads, or of ways to split the GPUs between prefill and decode and of all of them together."""
+    result: CapacityAnswer = study.answer
+    if result.question != "ratio":
+        return [_cells(result, point) for point in _loads(result)]
+    return [_split_cells(each) for each in (*result.splits, *([] if result.together is None else [result.together]))]
 
 
-def _loads(result: CapacityAnswer) -> list[ProbedLoad]:
+def _loads(result: Searched | ReplicasCapacity) -> list[ProbedLoad]:
     """Return all points of the search and of its curve, the lightest first."""
-    if result.question == "ratio":
-        return []
     points = result.points if result.question == "replicas" else [*result.points, *result.curve]
     probed = {(point.split or "", point.scale): point for point in points}
     return [probed[key] for key in sorted(probed)]
@@ -99,13 +100,6 @@ def _cells(result: CapacityAnswer, point: ProbedLoad) -> Cells:
         cells |= {f"{name} {level}": ms(point.latency_s(key, level)) for level in LEVELS}
         cells |= {f"{name} limit": ms(result.slo.get(key)), f"{name} within": point.by_slo.get(key)}
     return cells
-
-
-def _splits(result: CapacityAnswer) -> list[SplitRate]:
-    """Return what each split of the GPUs between prefill and decode holds, and all of them together."""
-    if result.question != "ratio":
-        return []
-    return [*result.splits, *([] if result.together is None else [result.together])]
 
 
 def _split_cells(split: SplitRate) -> Cells:

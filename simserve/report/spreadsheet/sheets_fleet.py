@@ -120,13 +120,14 @@ def _sweep(answer: SweepAnswer, basis: Basis | None) -> list[Cells]:
 
 def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells:
     means, fleet = point.means, point.fleet
+    varied = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items())
     cells: Cells = cells_of(point) | {
-        "Option": _name(point),
+        "Option": f"{point.point}: {varied}",
         "Goodput": point.goodput_per_s,
         "Attained": means.slo_attainment_frac.value,
         "Attained, low": means.slo_attainment_frac.low,
         "Attained, high": means.slo_attainment_frac.high,
-        "On the front": _text(is_on_front),
+        "On the front": "yes" if is_on_front else "no",
         "TTFT p99": ms(means.ttft_p99_s.value),
         "TPOT p99": ms(means.tpot_p99_s.value),
         "E2E p99": ms(means.e2e_p99_s.value),
@@ -140,12 +141,6 @@ def _point(point: PointOfSweep, is_on_front: bool, basis: Basis | None) -> Cells
             fleet.n_gpus * price, point.goodput_per_s * 3600, "[Goodput]*3600"
         )
     return cells
-
-
-def _name(point: PointOfSweep) -> str:
-    """Return `1: gpu h200-sxm, tensor 2`."""
-    values = [f"{key.rpartition('.')[2]} {value}" for key, value in point.values.items()]
-    return f"{point.point}: {', '.join(values)}"
 
 
 def _replicas(result: ReplicasCapacity, basis: Basis | None) -> list[Cells]:
@@ -176,10 +171,6 @@ def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:
     hours = basis.hours_per_month.value or 0.0
     own = Cell(price, formula=f"={price_name(gpu)}") if is_named else Cell(price, limits=(0, 1e4))
     return {"Price": own, "Cost a month": Cell(gpus * price * hours, formula="=[GPUs]*[Price]*hours_per_month")}
-
-
-def _text(claim: Any) -> str | None:
-    return None if claim is None else "yes" if claim else "no"
 
 
 def sweep_gpu(fleet: PricedFleet) -> str:

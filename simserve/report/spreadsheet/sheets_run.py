@@ -143,10 +143,8 @@ def time_series(runs: Sequence[ResultFolder]) -> Sheet:
 
 
 def _charts(group: int, what: str) -> list[Chart]:
-    requests, tokens = (
-        (ChartSeries("Queue"), ChartSeries("Running")),
-        (ChartSeries("Prompt tokens"), ChartSeries("Output tokens")),
-    )
+    requests = (ChartSeries("Queue"), ChartSeries("Running"))
+    tokens = (ChartSeries("Prompt tokens"), ChartSeries("Output tokens"))
     use = (ChartSeries("Busy"), ChartSeries("KV memory"), ChartSeries("MBU"))
     return [
         Chart(f"Requests: {what}", "line", group, "From", requests, "requests"),

@@ -9,7 +9,6 @@ from simserve.metrics.answers.check import CheckAnswer
 from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.parts import Bounded, FoundLoad
 from simserve.metrics.answers.plan import PlanAnswer
-from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.sweep import SweepAnswer
 from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
@@ -78,7 +77,9 @@ def _run(result: Summary) -> list[Row]:
     reader = RunView(result)
     rows: list[Row] = [("Answer", headline(result)), *_margin(reader.decision)]
     rows += [("Prediction", prediction(reader)), *(("What to trust", text) for text in cautions(reader))]
-    rows += [_pool(pool) for pool in reader.pools]
+    for pool in reader.pools:
+        replicas = f"{plural(pool.n_replicas, 'replica')} of {pool.model} on {pool.gpus_per_replica} × {pool.gpu}"
+        rows.append((f"Pool {pool.name}", f"{replicas} ({engine_words(pool)})"))
     ends = reader.attainment_interval
     rows += [
         ("SLO", slo_terms(reader.slo)),
@@ -115,11 +116,6 @@ def _margin(decision: DecisionJson | None) -> list[Row]:
     ]
 
 
-def _pool(pool: PoolJson) -> Row:
-    replicas = f"{plural(pool.n_replicas, 'replica')} of {pool.model}"
-    return (f"Pool {pool.name}", f"{replicas} on {pool.gpus_per_replica} × {pool.gpu} ({engine_words(pool)})")
-
-
 def _capacity(result: CapacityAnswer) -> list[Row]:
     rows: list[Row] = [("Answer", text) for text in paragraphs(result)]
     rows += [*_load(result), *(("What to trust", caution) for caution in result.warnings)]
@@ -139,11 +135,11 @@ def _capacity(result: CapacityAnswer) -> list[Row]:
 
 def _load(result: CapacityAnswer) -> list[Row]:
     """Return the rows of what was found, and of what it comes to per GPU, dollar and kWh."""
-    if result.question == "replicas":
-        return [] if result.answer is None else [_figure("Replicas", result.answer.replicas, "count")]
-    answer = result.answer
-    if answer is None:
+    if result.answer is None:
         return []
+    if result.question == "replicas":
+        return [_figure("Replicas", result.answer.replicas, "count")]
+    answer = result.answer
     return [
         *_loads(answer.load, "clients" if result.question == "concurrency" else "requests/s"),
         *_estimates("Per GPU", answer.per_gpu_s, "requests/s"),
@@ -237,8 +233,4 @@ def _figure(label: str, value: float | None, reads: str) -> Row:
 
 def _made(version: Any, digest: Any, seed: Any) -> list[Row]:
     """Return the rows of version, scenario and seed."""
-    return [
-        ("simserve", version and str(version)),
-        ("Scenario digest", digest and str(digest)),
-        ("Seed", seed),
-    ]
+    return [("simserve", version and str(version)), ("Scenario digest", digest and str(digest)), ("Seed", seed)]

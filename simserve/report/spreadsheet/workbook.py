@@ -208,7 +208,9 @@ def _axes(drawn: Any, sheet: Sheet, chart: Chart) -> None:
     quiet = {"line": {"color": "#E3E3DE", "width": 0.75}}
     words = {"bold": False, "size": 10, "color": "#4A4A46"}
     across = sheet.heads[sheet.place(chart.across)]
-    drawn.set_title({"name": _as_text(chart.title), "name_font": {"size": 13, "bold": True}, "overlay": False})
+    # With a word joiner, which has no width, xlsxwriter takes no title for the reference of a cell (`chat!A1`).
+    title = re.sub(r"!(?=\$?[A-Z])", "!\u2060", chart.title)
+    drawn.set_title({"name": title, "name_font": {"size": 13, "bold": True}, "overlay": False})
     drawn.set_x_axis({"name": across, "name_font": words, "label_position": "low", "line": {"color": "#8A8A84"}})
     y_axis: dict[str, Any] = {"name": chart.y_title, "name_font": words, "major_gridlines": {"visible": True, **quiet}}
     y_axis["num_format"] = "0%" if chart.y_title == "share" else "#,##0.###" if chart.is_log else "#,##0"
@@ -220,11 +222,6 @@ def _axes(drawn: Any, sheet: Sheet, chart: Chart) -> None:
     drawn.set_legend({"none": True} if len(chart.series) == 1 else {"position": "bottom"})
     drawn.set_size(SIZE)
     drawn.show_blanks_as("gap")
-
-
-def _as_text(title: str) -> str:
-    """Return a title that xlsxwriter does not take for the reference of a cell (`chat!A1`), looking the same."""
-    return re.sub(r"!(?=\$?[A-Z])", "!\u2060", title)  # word joiner, which has no width
 
 
 def _range(sheet: Sheet, chart: Chart, head: str) -> list[Any]:

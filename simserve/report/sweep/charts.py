@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.report.charts import Figure, axis, figure, latency_axis, numbers, scatter, text
+from simserve.report.charts import Figure, axis, figure, label, latency_axis, numbers, scatter, text, whiskers
 from simserve.report.formats import plural, rate, seconds, share
 from simserve.report.sweep.words import dollars, values_of
 
@@ -91,19 +91,8 @@ def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any
     shape: dict[str, Any] = {"type": "rect", "layer": "below", "fillcolor": "$good/0.10"}
     shape["line"] = {"color": "$c2", "width": 1.5, "dash": "5px,4px"}
     top = math.log10(box["y1"]) if axes["yaxis"].get("type") == "log" else box["y1"]
-    label: dict[str, Any] = {
-        "x": 0,
-        "xref": "paper",
-        "y": top,
-        "xanchor": "left",
-        "yanchor": "bottom",
-        "xshift": 3,
-        "showarrow": False,
-    }
-    return {
-        "shapes": [shape | box],
-        "annotations": [label | {"text": "<b>SLO</b>", "font": {"color": "$c2", "size": 13}}],
-    }
+    words = label("<b>SLO</b>", 0, top, "$c2", xref="paper", xanchor="left", yanchor="bottom", xshift=3)
+    return {"shapes": [shape | box], "annotations": [words]}
 
 
 def _dot(point: PointOfSweep, x: float, y: Interval) -> Dot:
@@ -152,11 +141,7 @@ def _trace(answer: SweepAnswer, dots: Sequence[Dot], marker: Mapping[str, Any], 
         ends = [
             (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
         ]
-        bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": marker["color"]}
-        bars |= {"array": numbers([high - dot.y for dot, (_, high) in zip(dots, ends, strict=True)])}
-        trace["error_y"] = bars | {
-            "arrayminus": numbers([dot.y - low for dot, (low, _) in zip(dots, ends, strict=True)])
-        }
+        trace["error_y"] = whiskers([dot.y for dot in dots], ends, marker["color"]) | {"thickness": 1, "width": 3}
     return trace
 
 
