@@ -73,16 +73,12 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
 
 def _entry_table(thing: dict[str, Any]) -> str:
     """Format the fields of an entry, one per line, each with its source after a #."""
-    from simserve.cli.terminal import table
-
     sources = thing.pop("sources", {})
     notes = {key: f"  # {source}" for key, source in sources.items()}
-    return table([(key, _text(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
+    return terminal.table([(key, _text(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
 
 
 def _policy_lines(policy: "Description") -> Iterator[str]:
-    from simserve.cli.terminal import table
-
     yield policy.text
     if policy.arguments:
         yield "\nArguments"
@@ -90,7 +86,7 @@ def _policy_lines(policy: "Description") -> Iterator[str]:
     for argument in policy.arguments:
         default = "required" if argument.is_required else f"default {_text(argument.default)}"
         rows.append((argument.name, argument.type, default, argument.meaning))
-    yield table(rows)
+    yield terminal.table(rows)
 
 
 def _text(value: Any) -> str:
