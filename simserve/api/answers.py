@@ -94,9 +94,7 @@ def capacity(
 
 
 def _capacity(
-    question: "CapacityQuestion",
-    requested: Mapping[str, bool | str | None],
-    gpus: int | None,
+    question: "CapacityQuestion", requested: Mapping[str, bool | str | None], gpus: int | None
 ) -> "CapacityResult":
     """Answer the one question that the options ask. Raises SimserveError for two at once."""
     from simserve.study.capacity.concurrency import study_concurrency
@@ -152,11 +150,8 @@ def plan(
     from simserve.study.plan.plan import PlanQuestion, find_plan
     from simserve.study.processes import limited_to
 
-    for degree in tensors:
-        if type(degree) is not int or degree < 1:
-            raise SimserveError(
-                f"--tensor: must be whole numbers from 1 on, got {degree}; for example --tensor 1,2,4,8"
-            )
+    if wrong := [degree for degree in tensors if type(degree) is not int or degree < 1]:
+        raise SimserveError(f"--tensor: must be whole numbers from 1 on, got {wrong[0]}; for example --tensor 1,2,4,8")
     n_spare, most = options.spares_of(spare)
     studied, failures = _without_failures(options.scenario_with(scenario, changes, seed), most, is_split=split)
     n_gpus, effort = options.within("--max-gpus", max_gpus), options.effort_of(budget_runs, confidence, by)

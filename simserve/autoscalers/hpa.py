@@ -5,16 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.autoscalers.base import (
-    STRICT,
-    Autoscaler,
-    Behavior,
-    Interval,
-    OneOrMore,
-    Share,
-    Threshold,
-    check_bounds,
-)
+from simserve.autoscalers.base import STRICT, Autoscaler, Behavior, Interval, OneOrMore, Share, Threshold, check_bounds
 from simserve.state.horizontal import (
     HorizontalScaler,
     PodSamples,

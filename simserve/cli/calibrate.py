@@ -229,19 +229,12 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
 
 def _kernel_rows(fits: "list[KernelFit]") -> list[tuple[str, ...]]:
     """Format one line per fit: rows and held-out errors."""
-    return [
-        ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias"),
-        *(
-            (
-                fit.op,
-                fit.dtype,
-                f"{fit.n_rows:,}",
-                f"{sum(fit.excluded.values()):,}",
-                f"{fit.residuals.n_rows:,}",
-                f"{fit.residuals.mape_frac:.1%}",
-                f"{fit.residuals.median_ape_frac:.1%}",
-                f"{fit.residuals.bias_frac:+.1%}",
-            )
-            for fit in fits
-        ),
+    rows: list[tuple[str, ...]] = [
+        ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias")
     ]
+    for fit in fits:
+        held = fit.residuals
+        counts = (f"{n:,}" for n in (fit.n_rows, sum(fit.excluded.values()), held.n_rows))
+        errors = (f"{held.mape_frac:.1%}", f"{held.median_ape_frac:.1%}", f"{held.bias_frac:+.1%}")
+        rows.append((fit.op, fit.dtype, *counts, *errors))
+    return rows

@@ -51,7 +51,7 @@ def catalog(
         allow_modules([name.partition(":")[0]], Path(), are_trusted=False)  # named by the user
         terminal.result("\n".join(_policy_lines(plugins.describe(FAMILIES[kind], name))))
     else:
-        terminal.result(_entry_table(_entry(kind, name)))
+        terminal.result(_entry_table(kind, name))
 
 
 def _names(kind: str) -> list[str]:
@@ -61,28 +61,20 @@ def _names(kind: str) -> list[str]:
     return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
 
 
-def _entry(kind: str, name: str) -> dict[str, Any]:
-    """Return an entry as plain data; a GPU may also be a file."""
+def _entry_table(kind: str, name: str) -> str:
+    """Format the fields of an entry, one per line, each with its source after a #; a GPU may also be a file."""
     from dataclasses import asdict
 
     from simserve import catalog as things
     from simserve.scenario.cards import is_file, load_gpu
 
-    return asdict(load_gpu(name)) if kind == "gpus" and is_file(name) else things.describe(kind, name)
-
-
-def _entry_table(thing: dict[str, Any]) -> str:
-    """Format the fields of an entry, one per line, each with its source after a #."""
-    from simserve.cli.terminal import table
-
+    thing = asdict(load_gpu(name)) if kind == "gpus" and is_file(name) else things.describe(kind, name)
     sources = thing.pop("sources", {})
     notes = {key: f"  # {source}" for key, source in sources.items()}
-    return table([(key, _text(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
+    return terminal.table([(key, _text(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
 
 
 def _policy_lines(policy: "Description") -> Iterator[str]:
-    from simserve.cli.terminal import table
-
     yield policy.text
     if policy.arguments:
         yield "\nArguments"
@@ -90,7 +82,7 @@ def _policy_lines(policy: "Description") -> Iterator[str]:
     for argument in policy.arguments:
         default = "required" if argument.is_required else f"default {_text(argument.default)}"
         rows.append((argument.name, argument.type, default, argument.meaning))
-    yield table(rows)
+    yield terminal.table(rows)
 
 
 def _text(value: Any) -> str:

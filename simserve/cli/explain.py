@@ -41,7 +41,6 @@ def explain(
 
 
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
-    from simserve.cli.terminal import table
     from simserve.metrics.kv_json import ReservationJson, cause_and_remedy
 
     version = "" if pool.engine == "ideal" else f" {pool.engine_version}"
@@ -52,7 +51,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield from _origin_lines(pool)
     yield "\n  Memory of each GPU"
     parts = [(name.replace("_", " "), f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()]
-    yield table(parts, indent="    ")
+    yield terminal.table(parts, indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
     of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
@@ -63,7 +62,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         yield f"    {cause_and_remedy(ReservationJson(**vars(pool.reservation)))}"
     if len(pool.kv_groups) > 1:
         yield "    of which it holds, by kind of layer:"
-        yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
+        yield terminal.table([_group_row(group) for group in pool.kv_groups], indent="      ")
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
         of = " for all replicas" if pool.host_scope == "pool" else ""
@@ -84,7 +83,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     columns_s |= {"for the host": "host_wait_s"} if any(step.host_wait_s for step in pool.steps) else {}
     total, *others = columns_s
     rows = [("", total, "tokens/s", *others), *(_step_row(step, columns_s.values()) for step in pool.steps)]
-    yield table(rows, indent="    ")
+    yield terminal.table(rows, indent="    ")
     yield from (f"    {text[0].upper()}{text[1:]}" for text in pool.slow_dtypes)
 
 

@@ -2,14 +2,11 @@
 live formulas and charts, or CSV files."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simserve.cli import terminal, trace_file
-
-if TYPE_CHECKING:
-    from simserve.report.spreadsheet.sheets import Sheet
 
 
 def report(
@@ -56,7 +53,9 @@ def export(
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
     from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
-    from simserve.tables.folder import EXPORT, check_folder, check_workbook_file
+    from simserve.report.spreadsheet.sheets import csv_files
+    from simserve.tables.files import replace_file
+    from simserve.tables.folder import EXPORT, check_folder, check_workbook_file, result_folder
 
     if xlsx is None and csv is None:
         raise typer.BadParameter("give --xlsx FILE, --csv FOLDER, or both")
@@ -65,31 +64,17 @@ def export(
     if csv is not None:
         check_folder(csv, EXPORT)
     sheets = sheets_of(read_result_folders(directories))
-    for place in (_workbook(sheets, xlsx), _files(sheets, csv)):
-        if place is not None:
-            terminal.result(place)
+    written = []
+    if xlsx is not None:
+        from simserve.report.spreadsheet.workbook import workbook
 
-
-def _workbook(sheets: "list[Sheet]", file: Path | None) -> str | None:
-    """Write the workbook; return its path and sheets."""
-    if file is None:
-        return None
-    from simserve.report.spreadsheet.workbook import workbook
-    from simserve.tables.files import replace_file
-
-    replace_file(file, workbook(sheets))
-    return f"{file}: {', '.join(sheet.name for sheet in sheets)}"
-
-
-def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
-    """Write the CSV files; return their folder and names."""
-    if folder is None:
-        return None
-    from simserve.report.spreadsheet.sheets import csv_files
-    from simserve.tables.folder import EXPORT, result_folder
-
-    files = csv_files(sheets)
-    with result_folder(folder, EXPORT) as extra:
-        for name, text in files.items():
-            (extra / name).write_text(text, encoding="utf-8")
-    return f"{folder}/: {', '.join(files)}"
+        replace_file(xlsx, workbook(sheets))
+        written.append(f"{xlsx}: {', '.join(sheet.name for sheet in sheets)}")
+    if csv is not None:
+        files = csv_files(sheets)
+        with result_folder(csv, EXPORT) as extra:
+            for name, text in files.items():
+                (extra / name).write_text(text, encoding="utf-8")
+        written.append(f"{csv}/: {', '.join(files)}")
+    for line in written:
+        terminal.result(line)

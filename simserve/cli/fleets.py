@@ -1,35 +1,13 @@
 """`simserve autoscale` and `simserve resilience`: fleets that change or fail; an interrupted study resumes."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from simserve.cli.options import (
-    NO,
-    AllowPlugin,
-    AsJson,
-    Assignments,
-    By,
-    Columns,
-    Confidence,
-    Goal,
-    Jobs,
-    Opens,
-    Place,
-    Quiet,
-    ScenarioFile,
-    Seed,
-    loaded,
-)
+from simserve.api import fleets
+from simserve.cli import options, terminal
 from simserve.metrics.goal import CONFIDENCE
-
-if TYPE_CHECKING:
-    from simserve.metrics.answers.autoscale import AutoscaleAnswer
-    from simserve.metrics.answers.resilience import ResilienceAnswer
-    from simserve.report.document import Document
-    from simserve.tables.folder import Kind
 
 Policies = Annotated[
     list[str] | None,
@@ -82,35 +60,33 @@ FailingSeeds = Annotated[
 
 
 def autoscale(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     policy: Policies = None,
     signals: Signals = False,
     recorded: Recorded = None,
-    columns: Columns = None,
+    columns: options.Columns = None,
     silent_s: SilentS = None,
     pool: Pool = None,
     max_replicas: MaxReplicas = None,
     replications: Replications = None,
-    goal: Goal = None,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    by: By = None,
-    confidence: Confidence = CONFIDENCE,
+    goal: options.Goal = None,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    by: options.By = None,
+    confidence: options.Confidence = CONFIDENCE,
     budget_runs: PolicyRuns = None,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare autoscaling policies: what each costs, whether it meets the SLO, and whether it oscillates."""
-    from simserve.api import fleets
-    from simserve.cli import terminal
     from simserve.report.autoscale import tell
     from simserve.tables.folder import AUTOSCALE, MANIFEST, check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(folder := out or Path("reports") / f"{simulated.name}-autoscale", AUTOSCALE)
     with terminal.progress_bar():
         answer = fleets.autoscale(
@@ -129,57 +105,40 @@ def autoscale(
             budget_runs=budget_runs,
             out=folder,
         )
-    _write(folder, AUTOSCALE, answer, tell(answer), {MANIFEST: answer.manifest}, as_json=as_json)
+    document = tell(answer)
+    terminal.write_study(folder, AUTOSCALE, answer, document, {MANIFEST: answer.manifest} if answer.manifest else {})
+    terminal.answer(document, answer.facts(), folder, as_json=as_json)
 
 
 def resilience(
-    scenario: ScenarioFile,
+    scenario: options.ScenarioFile,
     spare: Spares = "0..2",
     what: FailureKinds = None,
     pool: FailingPool = None,
     replications: FailingSeeds = None,
-    goal: Goal = None,
-    out: Place = None,
-    assignments: Assignments = None,
-    seed: Seed = None,
-    jobs: Jobs = None,
-    allow_plugin: AllowPlugin = None,
-    quiet: Quiet = False,
-    opens: Opens = False,
-    as_json: AsJson = False,
+    goal: options.Goal = None,
+    out: options.Place = None,
+    assignments: options.Assignments = None,
+    seed: options.Seed = None,
+    jobs: options.Jobs = None,
+    allow_plugin: options.AllowPlugin = None,
+    quiet: options.Quiet = False,
+    opens: options.Opens = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find what failures cost, and the fewest spares with which the goal holds in a month."""
-    from simserve.api import fleets
-    from simserve.cli import terminal
     from simserve.report.resilience import tell
     from simserve.tables.folder import RESILIENCE, check_folder
 
-    simulated = loaded(scenario, assignments, seed, allow_plugin)
+    simulated = options.loaded(scenario, assignments, seed, allow_plugin)
     check_folder(folder := out or Path("reports") / f"{simulated.name}-resilience", RESILIENCE)
     kinds = [kind for each in (what or "").split(",") if (kind := each.strip())]
     with terminal.progress_bar():
         answer = fleets.resilience(
             simulated, spare=spare, kinds=kinds, pool=pool, replications=replications, goal=goal, out=folder
         )
-    _write(folder, RESILIENCE, answer, tell(answer), {}, as_json=as_json)
-    if answer.best is None and not answer.is_scaled:
-        raise typer.Exit(NO)
-
-
-def _write(
-    folder: Path,
-    kind: "Kind",
-    answer: "AutoscaleAnswer | ResilienceAnswer",
-    document: "Document",
-    more: Mapping[str, str | None],
-    *,
-    as_json: bool,
-) -> None:
-    from simserve.cli import terminal
-    from simserve.report.html import page
-    from simserve.study.study_folder import write_study
-    from simserve.tables.files import json_text
-
-    texts = {f"{answer.command}.json": json_text(answer.facts()), "report.html": page(document)}
-    write_study(folder, kind, texts | {name: text for name, text in more.items() if text}, answer.rows)
+    document = tell(answer)
+    terminal.write_study(folder, RESILIENCE, answer, document)
     terminal.answer(document, answer.facts(), folder, as_json=as_json)
+    if answer.best is None and not answer.is_scaled:
+        raise typer.Exit(options.NO)

@@ -12,6 +12,7 @@ from simserve.cli import terminal
 from simserve.cli.calibrate import CAMPAIGN, FOLDER, EngineToFit, campaign_named
 from simserve.cli.measure import measure_card
 from simserve.cli.options import AsJson
+from simserve.cli.validate import Page, RequestsPerClient
 
 if TYPE_CHECKING:
     from simserve.lab.server_error_fit import SpreadFit
@@ -165,12 +166,8 @@ def _error_rows(fits: "Mapping[str, SpreadFit]") -> list[Sequence[str]]:
 def league(
     folder: Folder,
     most: Most = None,
-    requests_per_client: Annotated[
-        int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
-    ] = None,
-    page: Annotated[
-        Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
-    ] = None,
+    requests_per_client: RequestsPerClient = None,
+    page: Page = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare with public runs, by data set. Errors and interval coverage stand beside what peers published."""

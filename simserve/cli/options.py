@@ -40,7 +40,6 @@ AllowPlugin = Annotated[
     ),
 ]
 
-
 Columns = Annotated[
     str | None,
     typer.Option(

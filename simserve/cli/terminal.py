@@ -117,11 +117,18 @@ def write_study(
     """
     from simserve.metrics.result_folder import ANSWERS
     from simserve.report.html import page
-    from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text
+    from simserve.tables.folder import result_folder
 
     files = {ANSWERS[kind][0]: json_text(study.facts()), "report.html": page(document), **more}
-    write_study(folder, kind, files, study.rows if f"{kind.name}.parquet" in kind.files else None)
+    rows = study.rows if f"{kind.name}.parquet" in kind.files else None
+    with result_folder(folder, kind) as place:
+        for name, content in files.items():
+            (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        if rows is not None:
+            from simserve.tables.parquet import write_table  # late import: pyarrow
+
+            write_table(place / rows.name, rows.fields, rows.columns)
 
 
 def _open(document: "Document", folder: Path | None) -> None:

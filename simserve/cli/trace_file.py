@@ -31,7 +31,13 @@ def wanted(timeline: Path | None, requests: str, directory: Path) -> "dict[Path,
             rule = "needs --timeline"
             raise OutputError(f"--timeline-requests: {rule}, got {requests} alone; add --timeline FILE")
         return {}
-    _check_file(timeline, directory)
+    if not timeline.absolute().parent.is_dir():
+        raise OutputError(f"--timeline: must be in an existing folder, got {timeline}; create the folder first")
+    if timeline.is_dir():
+        raise OutputError(f"--timeline: must be a file, got the folder {timeline}; name a file in it")
+    if timeline.resolve().parent == directory.resolve():
+        rule = "must not be in the folder of the results"
+        raise OutputError(f"--timeline: {rule}, got {timeline}; put it next to {directory}")
     return {timeline: _chosen(requests)}
 
 
@@ -41,18 +47,6 @@ def write(drawn: "Mapping[Path, DrawnTrace]") -> None:
 
     for file, each in drawn.items():
         replace_text(file, each.text)
-
-
-def _check_file(timeline: Path, directory: Path) -> None:
-    from simserve.errors import OutputError
-
-    if not timeline.absolute().parent.is_dir():
-        raise OutputError(f"--timeline: must be in an existing folder, got {timeline}; create the folder first")
-    if timeline.is_dir():
-        raise OutputError(f"--timeline: must be a file, got the folder {timeline}; name a file in it")
-    if timeline.resolve().parent == directory.resolve():
-        rule = "must not be in the folder of the results"
-        raise OutputError(f"--timeline: {rule}, got {timeline}; put it next to {directory}")
 
 
 def _chosen(requests: str) -> "Chosen":

@@ -14,14 +14,7 @@ from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
-from simserve.explain.answer import (
-    Answer,
-    ExchangeAnswer,
-    KvGroupAnswer,
-    PoolAnswer,
-    ReservationAnswer,
-    TypicalStep,
-)
+from simserve.explain.answer import Answer, ExchangeAnswer, KvGroupAnswer, PoolAnswer, ReservationAnswer, TypicalStep
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import accuracy, of_nodes, wide_intervals
 from simserve.scenario.pool import Pool

@@ -2,6 +2,7 @@
 
 from itertools import chain
 from math import hypot
+from operator import attrgetter
 
 from simserve.catalog.layers import LinearAttention
 from simserve.catalog.load import is_listed, versions
@@ -65,7 +66,7 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     manifests is not simulated, with the pools that have them if others have not."""
     pools: dict[str, list[str]] = {}
     for of in (
-        _of_scaler,
+        attrgetter("scaler_note"),
         _of_constants,
         _of_version,
         _of_dtype,
@@ -82,10 +83,6 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
         note if len(names) == len(setups) else f"pool{'s' * (len(names) > 1)} {' and '.join(names)}: {note}"
         for note, names in pools.items()
     )
-
-
-def _of_scaler(setup: PoolSetup) -> str | None:
-    return setup.scaler_note
 
 
 def _of_constants(setup: PoolSetup) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import eq
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
@@ -98,7 +99,7 @@ class Problems:
 
     def touch(self, *paths: Path) -> bool:
         """Tell whether there is a problem at, above or below one of these paths."""
-        return any(_overlap(at, path) for at, _ in self._problems for path in paths)
+        return any(all(map(eq, at, path)) for at, _ in self._problems for path in paths)
 
     def has_unknown_key(self, path: Path) -> bool:
         """Tell whether the mapping at `path` has an unknown key, so that a default may hide the intended value."""
@@ -215,8 +216,3 @@ def leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 def _upwards(path: Path) -> list[Path]:
     """Return the path and its enclosing paths, up to the whole scenario."""
     return [path[:n] for n in range(len(path), -1, -1)]
-
-
-def _overlap(one: Path, other: Path) -> bool:
-    n = min(len(one), len(other))
-    return one[:n] == other[:n]

@@ -71,16 +71,13 @@ class Experiment(Defaults):
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _base_dir: FilePath = PrivateAttr(default_factory=FilePath)
     _notes: dict[Path, str] = PrivateAttr(default_factory=dict)
+    """What of the files that sections name is not simulated."""
 
     def set_origins(self, origins: Mapping[str, str], base_dir: FilePath, notes: Mapping[Path, str]) -> None:
         """Record the origins of values, and the notes on files that they are from; only resolving calls this."""
         self._origins = dict(origins)
         self._base_dir = base_dir
         self._notes = dict(notes)
-
-    def note_on(self, *path: str | int) -> str | None:
-        """Return what of the file that a section named is not simulated; None: all is, or it named none."""
-        return self._notes.get(path)
 
     @property
     def origins(self) -> Mapping[str, str]:

@@ -193,7 +193,8 @@ def remedy_for_unknown(path: Path) -> str | None:
     if key in SENTENCES:
         return SENTENCES[key]
     ours = NEIGHBORS.get(key) or _places_of_keys().get(key)
-    if ours is None or ours.split(",")[0] == _unindexed(path):
+    in_first_pool = ".".join("0" if isinstance(item, int) else item for item in path)
+    if ours is None or ours.split(",")[0] == in_first_pool:
         return None
     return f"use {ours.replace('scale_down', 'scale_up') if 'scale_up' in path else ours}"
 
@@ -202,11 +203,6 @@ def nearest_place(key: str) -> str | None:
     """Return the only place of a key that is almost spelled so; None if there is none."""
     near = difflib.get_close_matches(key, _places_of_keys(), n=1, cutoff=0.8)
     return _places_of_keys()[near[0]] if near else None
-
-
-def _unindexed(path: Path) -> str:
-    """Return `cluster.pools.0.name` for the name in any pool."""
-    return ".".join("0" if isinstance(item, int) else item for item in path)
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:

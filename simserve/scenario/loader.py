@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError, did_you_mean
@@ -15,8 +14,6 @@ AnyScenario = Scenario | str | PathLike[str] | Mapping[str, Any]
 """A scenario, the path of its file, the name of a shipped one, or plain data shaped like the YAML."""
 
 FORMS = "must be the path of a file, the name of a shipped scenario, a dict or a Scenario"
-
-NO_CHANGES: Mapping[str, object] = MappingProxyType({})
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
@@ -48,7 +45,7 @@ def template_from(source: AnyScenario, changes: Mapping[str, object]) -> Templat
     return template.with_options(template.changes(changes))
 
 
-def scenario_from(source: AnyScenario, changes: Mapping[str, object] = NO_CHANGES) -> Scenario:
+def scenario_from(source: AnyScenario, changes: Mapping[str, object] = {}) -> Scenario:
     """Return the resolved scenario of any form, with what keyword arguments change. Raises ScenarioError."""
     match source:
         case Scenario() if not changes:

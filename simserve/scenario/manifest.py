@@ -65,7 +65,6 @@ Quantity = Annotated[float, BeforeValidator(quantity)]
 Number = Annotated[float, BeforeValidator(number)]
 Duration = Annotated[float, BeforeValidator(duration_s)]
 
-
 CAMEL_CASE = ConfigDict(alias_generator=to_camel, extra="allow", frozen=True, protected_namespaces=())
 
 
@@ -82,6 +81,12 @@ class Shape(BaseModel):
         yield from ((*path, key) for key in self.model_extra or {} if re.fullmatch(self.NOTED, key))
         for name, field in type(self).model_fields.items():
             yield from _unused(getattr(self, name), (*path, field.alias or name))
+
+
+class Plain(Shape):
+    """A mapping of which no other key changes anything."""
+
+    NOTED = ""
 
 
 def _unused(value: Any, path: Path) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simserve.plugins.validation import shown
-from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Quantity, Shape, given
+from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Plain, Quantity, Shape, given
 
 POOL = "cluster.pools.0"
 SCALER = f"{POOL}.autoscaler"
@@ -167,10 +167,8 @@ class HpaSpec(Shape):
     behavior: ScalingBehavior | None = None
 
 
-class HpaManifest(Shape):
+class HpaManifest(Plain):
     """A HorizontalPodAutoscaler."""
-
-    NOTED = ""
 
     spec: HpaSpec
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from simserve.plugins.validation import Path
-from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Number, Shape, given
+from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Number, Plain, Shape, given
 from simserve.scenario.manifest_hpa import SCALER, TARGET_TYPES, ScalingBehavior
 
 KEDA_KEYS: Mapping[str, str] = MappingProxyType(
@@ -108,10 +108,8 @@ class KedaSpec(Shape):
     triggers: Annotated[list[KedaTrigger], Field(min_length=1)]
 
 
-class KedaMetadata(Shape):
+class KedaMetadata(Plain):
     """Name and labels of a ScaledObject, and annotations that can pause it."""
-
-    NOTED = ""
 
     annotations: dict[str, Any] | None = None
 
@@ -120,10 +118,8 @@ class KedaMetadata(Shape):
         yield from ((*path, "annotations", key) for key in self.annotations or {} if key.startswith("autoscaling.keda"))
 
 
-class KedaManifest(Shape):
+class KedaManifest(Plain):
     """A ScaledObject."""
-
-    NOTED = ""
 
     metadata: KedaMetadata = KedaMetadata()
     spec: KedaSpec

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from simserve.plugins.validation import Path
-from simserve.scenario.manifest import Duration, ManifestPart, ManifestPolicy, Number, Shape, given, number
+from simserve.scenario.manifest import Duration, ManifestPart, ManifestPolicy, Number, Plain, Shape, given, number
 from simserve.scenario.manifest_hpa import SCALER
 
 KNATIVE_KEYS: Mapping[str, str] = MappingProxyType(
@@ -86,43 +86,33 @@ class KnativeAnnotations(Shape):
         return given(**values | {"max_replicas": self.max_replicas or None})
 
 
-class KnativeMetadata(Shape):
+class KnativeMetadata(Plain):
     """Metadata of a revision."""
-
-    NOTED = ""
 
     annotations: KnativeAnnotations = KnativeAnnotations()
 
 
-class KnativeRevision(Shape):
+class KnativeRevision(Plain):
     """Spec of a revision."""
-
-    NOTED = ""
 
     container_concurrency: int | None = None
 
 
-class KnativeTemplate(Shape):
+class KnativeTemplate(Plain):
     """Template of revisions."""
-
-    NOTED = ""
 
     metadata: KnativeMetadata = KnativeMetadata()
     spec: KnativeRevision = KnativeRevision()
 
 
-class KnativeSpec(Shape):
+class KnativeSpec(Plain):
     """Spec of a Knative Service."""
-
-    NOTED = ""
 
     template: KnativeTemplate
 
 
-class KnativeManifest(Shape):
+class KnativeManifest(Plain):
     """A Knative Service."""
-
-    NOTED = ""
 
     spec: KnativeSpec
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from simserve.plugins.validation import Path, shown
-from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Quantity, Shape
+from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Plain, Quantity, Shape
 from simserve.scenario.manifest_hpa import SCALER, ScalingBehavior
 from simserve.scenario.manifest_knative import KnativeAnnotations, annotation, kpa_arguments
 
@@ -28,10 +28,8 @@ class KserveMetricName(Shape):
     query: str
 
 
-class KserveTarget(Shape):
+class KserveTarget(Plain):
     """Value to keep a replica: KServe leaves KEDA's type of the metric as it is."""
-
-    NOTED = ""
 
     value: Quantity | None = None
     average_value: Quantity | None = None
@@ -43,10 +41,8 @@ class KserveTarget(Shape):
         return self
 
 
-class KserveSource(Shape):
+class KserveSource(Plain):
     """A metric and its target."""
-
-    NOTED = ""
 
     metric: KserveMetricName
     target: KserveTarget
@@ -57,10 +53,8 @@ class KserveSource(Shape):
         return self.target.average_value if self.target.value is None else self.target.value
 
 
-class KserveMetric(Shape):
+class KserveMetric(Plain):
     """A metric of `autoScaling`."""
-
-    NOTED = ""
 
     external: KserveSource | None = None
     podmetric: Annotated[KserveSource | None, Field(alias="podmetric")] = None
@@ -123,18 +117,14 @@ class KserveAnnotations(KnativeAnnotations):
     scaler: Annotated[str | None, Field(alias="serving.kserve.io/autoscalerClass")] = None
 
 
-class KserveMetadata(Shape):
+class KserveMetadata(Plain):
     """Metadata of an InferenceService."""
-
-    NOTED = ""
 
     annotations: KserveAnnotations = KserveAnnotations()
 
 
-class KserveManifest(Shape):
+class KserveManifest(Plain):
     """An InferenceService."""
-
-    NOTED = ""
 
     metadata: KserveMetadata = KserveMetadata()
     spec: KserveSpec

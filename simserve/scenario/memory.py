@@ -15,7 +15,7 @@ from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.machine import Machine
 from simserve.scenario.parallel import either, valid_tensors
 from simserve.scenario.pool import Defaults, Pool, PoolDraft
-from simserve.scenario.speculation import SpeculationSetup, speculation_setup
+from simserve.scenario.speculation import speculation_setup
 from simserve.schedulers.base import Scheduler
 from simserve.units import GIB, MIB
 
@@ -40,10 +40,13 @@ def memory_of(defaults: Defaults, pool: Pool, machine: Machine, scheduler: Sched
     exchange = exchange_of(shard, machine.gpu, link, kernels)
     speculation = speculation_setup(pool.speculation, dtype, pool.max_model_len)
     draft = ExtraMemory() if speculation is None else speculation.extra_memory(shard)
+    most_chunk = None if scheduler is None else scheduler.most_chunk
+    if most_chunk is not None and speculation is not None:  # a step also computes what is proposed
+        most_chunk = max(most_chunk, speculation.n_slots)
     layout = kv_layout(
         shard,
         pool.block_size or machine.engine.block_size,
-        _most_chunk(scheduler, speculation),
+        most_chunk,
         pool.max_model_len,
         1 if speculation is None else 1 + speculation.n_proposed,
         keeps_states=bool(pool.enable_prefix_caching),
@@ -91,13 +94,6 @@ def captures_prompts(pool: Pool, machine: Machine) -> bool:
     n_ranks, rule = pool.parallel.n_sharing(machine.model), (machine.engine.kept_free_mib or {}).get("piecewise")
     is_alone = pool.role == "both" and n_ranks == pool.parallel.pipeline == 1 and pool.host_tier is None
     return is_alone and rule is not None and not {machine.gpu.name, machine.model.name}.intersection(rule["except"])
-
-
-def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | None) -> int | None:
-    """Return the most tokens of one request that a step computes, proposed ones included."""
-    n_slots = 1 if speculation is None else speculation.n_slots
-    chunk = None if scheduler is None else scheduler.most_chunk
-    return None if chunk is None else max(chunk, n_slots)
 
 
 def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:

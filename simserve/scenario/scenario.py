@@ -74,7 +74,7 @@ class Scenario(Experiment):
         shared: Autoscaler | None = None if spec is None else plugins.build("autoscalers", spec)
         result = []
         for index, pool in enumerate(self.cluster.pools):
-            setup, note = pool_setup(self, pool), self.note_on("cluster", "pools", index, "autoscaler")
+            setup, note = pool_setup(self, pool), self._notes.get(("cluster", "pools", index, "autoscaler"))
             is_shared = shared is not None and pool.name in shared.pools_by_role.values()
             result.append(replace(setup, scaler_note=note, autoscaler=shared if is_shared else setup.autoscaler))
         later = self.cluster.versions[len(self.cluster.pools) :]

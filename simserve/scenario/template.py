@@ -66,8 +66,9 @@ class Template:
         options are reported when resolving."""
         place = str(path)
         path = shipped_file(place) if place.startswith("@") else FilePath(path)
-        document, options = read_document(_content(path), place), _options(overrides, seed)
-        return cls(document, path.parent.resolve(), place, path, options)
+        of_seed = [] if seed is None else [Override(f"command line --seed {seed}", ("seed",), seed)]
+        options = (*map(_parsed, overrides), *of_seed)
+        return cls(read_document(_content(path), place), path.parent.resolve(), place, path, options)
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any], base_dir: FilePath | None = None) -> "Template":
@@ -86,7 +87,8 @@ class Template:
             problems.add(problem, line)
         data = self._data(source, problems)
         if isinstance(data, dict) and self.file is not None:
-            data = {"name": _name_of(self.file)} | data
+            name = re.sub(r"[^A-Za-z0-9._-]+", "-", self.file.stem).strip("-._")  # as a folder may be called
+            data = {"name": name or "scenario"} | data
         return resolve(kind, data, problems, (self.folder, FilePath.cwd()))
 
     def changes(self, changes: Mapping[str, object]) -> tuple[Override, ...]:
@@ -143,11 +145,6 @@ def _change(name: str, value: object, pools: Sequence[Any], wrong: list[Problem]
     return Override(place, ("cluster", "pools", "0", name), value)
 
 
-def _options(overrides: Iterable[str], seed: int | None) -> Options:
-    of_seed = [] if seed is None else [Override(f"command line --seed {seed}", ("seed",), seed)]
-    return (*map(_parsed, overrides), *of_seed)
-
-
 def _parsed(text: str) -> Override | Problem:
     try:
         return parse_override(text)
@@ -189,11 +186,6 @@ def _similar(path: FilePath) -> str | None:
     there = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, sorted(there), n=1)
     return f"did you mean {path.parent / near[0]}?" if near else None
-
-
-def _name_of(path: FilePath) -> str:
-    """Return the file's name in the characters of a folder name."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "scenario"
 
 
 def parse_override(text: str) -> Override:

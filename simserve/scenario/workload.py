@@ -143,7 +143,8 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
     if given and not has_one:
         rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
         begun = ", or give trace.next_turn: after_answer" if pair and trace is not None else ""
-        draft.problem((given[-1],), rule, None, f"leave out {_but_one(given)}{begun}")
+        but_one = " or ".join(given) if pair else "all of arrivals, trace and client but one"
+        draft.problem((given[-1],), rule, None, f"leave out {but_one}{begun}")
     elif not given and not wrong and not draft.problems.has_unknown_key(draft.at):
         draft.problem((), "needs exactly one of arrivals, trace and client", None, "give one")
     if trace is not None and workload.lengths is not None and has_one:
@@ -155,11 +156,6 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
     if needs_lengths and workload.lengths is None and not draft.touched("lengths"):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
         draft.problem(("lengths",), "is missing", None, remedy)
-
-
-def _but_one(given: list[str]) -> str:
-    *most, last = given
-    return f"{', '.join(most)} or {last}" if len(given) == 2 else f"all of {', '.join(most)} and {last} but one"
 
 
 def _check_end(draft: Draft, workload: Workload) -> None:
@@ -215,7 +211,9 @@ def _plugin(
     if spec is None:
         return None
     spec = dict(spec)
-    for argument in _files_among(spec):
+    texts = {key: value for key, value in spec.items() if isinstance(value, str)}
+    files = [key for key, text in texts.items() if key == "path" or (key == "name" and text.endswith(".json"))]
+    for argument in files:
         file = draft.find_file(spec[argument])
         if file is None:
             remedy = f"looked in {draft.looked_in()}"
@@ -229,9 +227,3 @@ def _plugin(
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
         draft.problem((key,), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
-
-
-def _files_among(spec: Mapping[str, Any]) -> list[str]:
-    """List the arguments that are files: a path, or the .json name of a profile."""
-    texts = {key: value for key, value in spec.items() if isinstance(value, str)}
-    return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]

@@ -33,14 +33,7 @@ class Cohort:
     drops: IdDrops | None = None
     """Members that are due to leave blocks with an id, where a prefix cache has windows."""
 
-    __slots__ = (
-        "block_size",
-        "crossings",
-        "kv_tokens",
-        "n",
-        "next_finish_step",
-        "step",
-    )
+    __slots__ = ("block_size", "crossings", "kv_tokens", "n", "next_finish_step", "step")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size

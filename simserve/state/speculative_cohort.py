@@ -52,14 +52,7 @@ class SpeculativeCohort(Cohort):
     windows free at the end of the step, and `_window_keys` has a row of keys for each window.
     """
 
-    def __init__(
-        self,
-        layers: LayerBlocks,
-        acceptance: Acceptance,
-        n_slots: int,
-        *,
-        n_ids: NIds | None = None,
-    ) -> None:
+    def __init__(self, layers: LayerBlocks, acceptance: Acceptance, n_slots: int, *, n_ids: NIds | None = None) -> None:
         super().__init__(layers.id_tokens)
         self.layers = layers
         self._windows = [group.layers for group in layers.windows]
@@ -115,8 +108,7 @@ class SpeculativeCohort(Cohort):
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache."""
-        course = self._courses[request]
-        return course.stored_tokens + course.tokens_after(self.step - course.join_step)
+        return self.stored_at(request, self.step)
 
     def stored_at(self, request: Request, step: int) -> int:
         """Return the tokens that a member holds at a value of `step` up to its finish."""

@@ -64,7 +64,6 @@ NO_RESIDUAL: Mapping[str, float] = dict.fromkeys(RESIDUAL_SD, 1.0)
 Draw = tuple[Distortion, Mapping[str, float]]
 """Factors on costs, and residual errors of latencies."""
 
-
 FACTORS = tuple(Distortion.__dataclass_fields__)
 
 

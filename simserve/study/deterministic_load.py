@@ -13,7 +13,6 @@ from simserve.workload.load import offered_load
 
 NOTE = "nothing is drawn, so every seed gives the same run: one run of each load, and no interval over seeds"
 
-
 HEAD = 64
 """Requests that are compared first."""
 

@@ -19,7 +19,6 @@ BLOCKS = 20
 LEAST_PER_BLOCK = 20
 """Requests; shorter blocks are correlated with their neighbors."""
 
-
 FEW_MISSES = 20
 """Independent misses below which the spread over runs does not tell how far a share may be off."""
 

@@ -42,7 +42,6 @@ HAND_OVER_S = 1.0
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 """Variables that limit libraries to one thread per process, as there is a process per core."""
 
-
 PLACE_BYTES = 4
 """Bytes of a task's place in a pipe."""
 
@@ -59,7 +58,6 @@ Answers = Generator[tuple[int, Any], None, None]
 
 Runner = Callable[[Work, Sequence[Task]], Answers]
 """An executor of tasks: `in_processes`, or a cluster's `run`."""
-
 
 _limits: list[int] = []
 """Limits of the number of processes, the last one first."""

@@ -20,10 +20,8 @@ FEWEST = 4
 LEAST_SPREAD = 1e-3
 """Standard deviation of the drawn load, as a share; loads that differ less are not drawn, but rounded."""
 
-
 LEAST_LOAD = 0.1
 """Share of the nominal load; a window that drew less counts as if it had drawn this much."""
-
 
 FULL = ("growing", "critical")
 """States of a queue at or above capacity."""

@@ -37,11 +37,7 @@ SESSIONS_RUN_IN_FRAC = 0.5
 """Share where requests wait for answers: as many sessions as usual are under way only after some of them."""
 
 
-def run_with_replays(
-    scenario: Scenario,
-    out: Path | None = None,
-    effort: Effort = DEFAULT_EFFORT,
-) -> Results:
+def run_with_replays(scenario: Scenario, out: Path | None = None, effort: Effort = DEFAULT_EFFORT) -> Results:
     """Run a scenario, and `predict` on the other cores at the same time; or afterward, if the run needs them all.
 
     out: as of `simulate`; replays are too short to need it.
@@ -191,13 +187,7 @@ class _Replays:
             ordered = ScaledReplays(run, [replay.figures for replay in plain], ordered, self.is_drawn).whole()
         results.put(prediction=prediction_over(run, ordered))
 
-    def _decide(
-        self,
-        results: Results,
-        own: Replay,
-        perturbed: Sequence[Replay],
-        plain: Sequence[Replay],
-    ) -> None:
+    def _decide(self, results: Results, own: Replay, perturbed: Sequence[Replay], plain: Sequence[Replay]) -> None:
         """Decide about the SLO, with runs of more seeds as long as they may change the decision."""
         is_whole = self.segment_frac is None
         partners = plain if self.is_drawn or not is_whole else [own] * len(perturbed)

@@ -9,14 +9,7 @@ from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad
 from simserve.metrics.decision import OLD_WORDS, Decision, beyond_warning
 from simserve.study.capacity.boundary import Boundary, SearchAxis, Unbounded
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import (
-    bounded,
-    efficiency_of,
-    load_warnings,
-    precision_of,
-    probed_load,
-    search_of,
-)
+from simserve.study.capacity.facts import bounded, efficiency_of, load_warnings, precision_of, probed_load, search_of
 from simserve.study.capacity.load_curve import REQUESTS_PER_S, load_curve
 from simserve.study.capacity.load_margin import LoadMargin, load_margin
 from simserve.study.capacity.point import LoadPoint
@@ -69,10 +62,7 @@ def drawn_at_scale(question: CapacityQuestion) -> DrawnCosts | None:
 
 
 def study(
-    question: CapacityQuestion,
-    runs_at: RunsAt,
-    near: Near | None = None,
-    costs: DrawnCosts | None = None,
+    question: CapacityQuestion, runs_at: RunsAt, near: Near | None = None, costs: DrawnCosts | None = None
 ) -> CapacityResult:
     """Return the highest rate and its load curve, from any function that runs a load.
 

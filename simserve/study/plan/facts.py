@@ -54,7 +54,7 @@ def plan_facts(plan: Plan) -> PlanAnswer:
         growth=_growth(plan, plan.best) if plan.best and plan.months else None,
         autoscaling=_autoscaling(plan, plan.best) if plan.best and plan.hours else None,
         scaled=plan.scaled,
-        warnings=plan_warnings(plan),
+        warnings=list(dict.fromkeys([*_of_load(plan), *_of_fleets(plan), *_of_costs(plan)])),
     )
 
 
@@ -117,11 +117,6 @@ def _autoscaling(plan: Plan, best: Choice) -> Autoscaling:
 
 def _need(choice: Choice, need: Need) -> FleetNeed:
     return FleetNeed(replicas=need.n_replicas, gpus=gpus_of(choice, need), usd_per_month=usd_of(choice, need))
-
-
-def plan_warnings(plan: Plan) -> list[str]:
-    """Return the warnings as sentences."""
-    return list(dict.fromkeys([*_of_load(plan), *_of_fleets(plan), *_of_costs(plan)]))
 
 
 def _of_load(plan: Plan) -> Iterator[str]:

@@ -22,7 +22,6 @@ PREFILL, DECODE = "ttft_s", ("tpot_s", "itl_s")
 RunsOf = Callable[[Replicas, float, Sequence[int]], list[Run]]
 """Maps a fleet, a multiple of the demand and seeds to one run per seed."""
 
-
 CostsOf = Callable[[Replicas], DrawnCosts]
 """Maps a fleet to the draws of its costs."""
 

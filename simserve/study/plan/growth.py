@@ -84,8 +84,6 @@ class FleetCost:
     usd_per_gpu_hour: float
     usd_low: float
     """Monthly cost of the smallest statistically tied fleet, including spares; else of this fleet."""
-    usd_high: float
-    """Monthly cost of this fleet, which meets the SLO."""
     output_tokens: Estimate
     """Tokens a month, as in the next two fields."""
     tokens: Estimate
@@ -108,7 +106,7 @@ class FleetCost:
 
     @property
     def usd_per_month(self) -> float:
-        """Return the monthly cost."""
+        """Return the monthly cost of this fleet, which meets the SLO."""
         return self.usd_per_hour * HOURS_A_MONTH
 
     @property
@@ -133,7 +131,7 @@ class FleetCost:
             usd_per_hour=self.usd_per_hour,
             usd_per_month=self.usd_per_month,
             usd_per_month_low=self.usd_low,
-            usd_per_month_high=self.usd_high,
+            usd_per_month_high=self.usd_per_month,
             usd_per_m_output_tokens=self.usd_per_million(self.output_tokens).value,
             usd_per_m_tokens=self.usd_per_million(self.tokens).value,
             usd_per_m_good_tokens=good.value,
@@ -169,7 +167,6 @@ def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
         n_gpus=n_gpus,
         usd_per_gpu_hour=usd_per_gpu_hour,
         usd_low=usd - n_saved * one_replica,
-        usd_high=usd,
         output_tokens=_a_month(usage, "output_tokens_per_s"),
         tokens=_a_month(usage, "total_tokens_per_s"),
         good_tokens=_a_month(usage, "goodput.output_tokens_per_s"),

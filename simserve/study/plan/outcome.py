@@ -10,6 +10,7 @@ import numpy as np
 
 from simserve.errors import Problem, SimserveError
 from simserve.metrics.answer import decide
+from simserve.metrics.answers.plan_option import OptionAlone
 from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.metrics.goal import wilson
 from simserve.metrics.goodput import GOALS
@@ -40,6 +41,9 @@ READ = (*STUDIED, "busy_frac", "transfer")
 SPACING_S = 200.0
 """Time between two requests, so that they do not share a batch."""
 
+UNKNOWN = OptionAlone()
+"""What is known of requests sent one at a time where that tells nothing."""
+
 State = Literal["holds", "too slow", "too many", "refused"]
 
 
@@ -59,10 +63,6 @@ class Bounds:
         """Return the largest size as `FleetSearch` counts it; below 1, no fleet is allowed."""
         n_replicas = self.max_gpus // gpus_per_replica - self.spare * option.n_pools
         return n_replicas - (option.n_pools - 1)
-
-    def with_spare(self, replicas: Replicas) -> Replicas:
-        """Return the replicas to buy: the needed ones and the spares."""
-        return tuple(n + self.spare for n in replicas)
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,6 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Unloaded:
-    """Attainment and worst latency of requests sent one at a time."""
-
-    attained_frac: float
-    """Share of requests that met every SLO."""
-    high_frac: float
-    """Upper end of its 95% interval."""
-    slo: str
-    """SLO that the fewest requests met."""
-    slo_frac: float
-    """Share of requests that met that SLO."""
-    prompt_tokens: int
-    """Prompt length of the slowest request by that SLO."""
-    took_s: float
-    """Latency of that request; NaN if no request has one."""
-    refused_frac: float = 0.0
-    """Share of requests that no replica can hold."""
-
-
-@dataclass(frozen=True)
 class OptionOutcome:
     """Result of one option."""
 
@@ -119,8 +99,8 @@ class OptionOutcome:
     """Set if the option meets the SLO."""
     problem: Problem | None = None
     """Set if the option is refused."""
-    unloaded: Unloaded | None = None
-    """Latencies of requests sent one at a time to the least fleet; None if unknown."""
+    alone: OptionAlone = UNKNOWN
+    """What requests attain that are sent one at a time to the least fleet, as far as it is known."""
     nearest: Trial | None = None
     """The largest allowed fleet, if it does not meet the SLO."""
     fleets: Fleets | None = None
@@ -132,11 +112,11 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
     if isinstance(result, Problem):
         return OptionOutcome(option, "refused", problem=result)
     try:
-        by_itself = unloaded(result.least)
+        alone, high_frac = unloaded(result.least)
     except SimserveError as error:
         return OptionOutcome(option, "refused", problem=Problem(option.name, str(error)))
-    known = OptionOutcome(option, "too slow", unloaded=by_itself, fleets=result)
-    if by_itself is not None and decide((0.0, by_itself.high_frac), bounds.goal_frac) == "missed":
+    known = OptionOutcome(option, "too slow", alone=alone, fleets=result)
+    if decide((0.0, high_frac), bounds.goal_frac) == "missed":
         return known
     search = FleetSearch(
         runs_of(result),
@@ -149,14 +129,15 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
     return sized(known, search, demand, bounds)
 
 
-def unloaded(scenario: Scenario) -> Unloaded | None:
-    """Send requests of the load one at a time to a scenario with the least fleet of an option.
+def unloaded(scenario: Scenario) -> tuple[OptionAlone, float]:
+    """Send requests of the load one at a time to a scenario with the least fleet of an option; return what they attain,
+    and the upper end of the 95% interval of their share that meets every SLO.
 
-    Return None for shared prefixes, sessions and SLO classes, where this is no bound.
+    Of shared prefixes, sessions and SLO classes, where this is no bound, nothing is known.
     """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.trace.prefixes is not None or load.trace.dependencies is not None or scenario.slo.classes:
-        return None
+        return UNKNOWN, 1.0
     trace = load.trace.take(slice(N_REQUESTS))
     one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace), dtype=np.float64) * SPACING_S))
     measure = scenario.measure.model_copy(update={"warmup_s": 0.0, "warmup_requests": None})
@@ -166,15 +147,15 @@ def unloaded(scenario: Scenario) -> Unloaded | None:
     requests = run.columns["requests"]
     took_s = np.nan_to_num(requests[GOALS[slo]], nan=-np.inf)
     worst = int(took_s.argmax())
-    return Unloaded(
-        attained_frac=attained.at("frac"),
-        high_frac=wilson(attained.at("frac"), attained.n_arrived, Z_95)[1],
-        slo=slo,
-        slo_frac=slo_frac or 0.0,
-        prompt_tokens=int(requests["prompt_tokens"][worst]),
-        took_s=float(requests[GOALS[slo]][worst]),
-        refused_frac=run.figures.requests.rejected / attained.n_arrived,
+    alone = OptionAlone(
+        alone_attained_frac=attained.at("frac"),
+        alone_slo=slo,
+        alone_slo_frac=slo_frac or 0.0,
+        alone_refused_frac=run.figures.requests.rejected / attained.n_arrived,
+        alone_prompt_tokens=int(requests["prompt_tokens"][worst]),
+        alone_took_s=float(requests[GOALS[slo]][worst]),
     )
+    return alone, wilson(attained.at("frac"), attained.n_arrived, Z_95)[1]
 
 
 def sized(known: OptionOutcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> OptionOutcome:
@@ -203,7 +184,7 @@ def settled(outcome: OptionOutcome, demand: Demand, bounds: Bounds) -> OptionOut
 
 def _sized(fleets: Fleets, search: FleetSearch, size: int, demand: Demand, bounds: Bounds) -> Sized:
     needed = search.best(size)
-    bought = bounds.with_spare(needed.replicas)
+    bought = tuple(n + bounds.spare for n in needed.replicas)
     return Sized(
         fleets,
         search,

@@ -172,10 +172,7 @@ def _with_spares(outcome: OptionOutcome, sized: Sized, answer: ResilienceAnswer,
 
 
 def settle(
-    outcomes: Sequence[OptionOutcome],
-    demand: Demand,
-    bounds: Bounds,
-    usd: Mapping[str, float],
+    outcomes: Sequence[OptionOutcome], demand: Demand, bounds: Bounds, usd: Mapping[str, float]
 ) -> list[OptionOutcome]:
     """Add seeds, from the cheapest option on, to each that may cost no more than the cheapest sure one."""
     result = {each.option: each for each in outcomes}
@@ -199,10 +196,7 @@ def _least_usd(current: Sized, usd: float) -> float:
 
 
 def planned(
-    question: PlanQuestion,
-    demand: Demand,
-    usd: Mapping[str, float],
-    outcomes: Sequence[OptionOutcome],
+    question: PlanQuestion, demand: Demand, usd: Mapping[str, float], outcomes: Sequence[OptionOutcome]
 ) -> Plan:
     """Rank the outcomes, and find the monthly and hourly needs of options that meet the SLO."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]

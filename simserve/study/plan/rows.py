@@ -4,7 +4,6 @@ from simserve.errors import Problem
 from simserve.metrics.answers.fleet_needs import OptionGrowth
 from simserve.metrics.answers.option_cost import OptionCost
 from simserve.metrics.answers.plan_option import (
-    OptionAlone,
     OptionFleet,
     OptionLatencies,
     OptionShare,
@@ -17,14 +16,14 @@ from simserve.metrics.answers.struct import Struct
 from simserve.metrics.tails import capped
 from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.options import Replicas
-from simserve.study.plan.outcome import OptionOutcome, Sized, Unloaded
+from simserve.study.plan.outcome import OptionOutcome, Sized
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
 
 
 def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:
     """Return the row of an option that meets the SLO."""
     sized, cost, best, at_end = choice.sized, choice.cost, plan.choices[0], choice.at_end
-    is_close = choice is not best and cost.usd_low <= best.cost.usd_high
+    is_close = choice is not best and cost.usd_low <= best.cost.usd_per_month
     return _joined(
         _fleet(choice.outcome, sized.needed, rank=rank, bought=sized.bought, is_close=is_close),
         cost.price(),
@@ -38,7 +37,7 @@ def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:
             gpus_at_end=None if at_end is None else gpus_of(choice, at_end),
             usd_per_month_at_end=None if at_end is None else usd_of(choice, at_end),
         ),
-        _alone(choice.outcome.unloaded),
+        choice.outcome.alone,
     )
 
 
@@ -47,10 +46,10 @@ def other_row(plan: Plan, outcome: OptionOutcome) -> PlanOption:
     nearest = outcome.nearest
     known = [_fleet(outcome, nearest), OptionCost(usd_per_gpu_hour=plan.usd_per_gpu_hour[outcome.option.gpu])]
     if nearest is None:
-        return _joined(*known, _alone(outcome.unloaded), refused=outcome.problem)
+        return _joined(*known, outcome.alone, refused=outcome.problem)
     slo, met_frac = nearest.point.worst_slo
     failing = OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
-    parts = (*known, _share(nearest), failing, _latencies(nearest), _alone(outcome.unloaded))
+    parts = (*known, _share(nearest), failing, _latencies(nearest), outcome.alone)
     return _joined(*parts, refused=outcome.problem)
 
 
@@ -149,17 +148,4 @@ def _latencies(trial: Trial) -> OptionLatencies:
         tpot_p99_s=latency_s("tpot_s", "p99"),
         e2e_p50_s=latency_s("e2e_s", "p50"),
         e2e_p99_s=latency_s("e2e_s", "p99"),
-    )
-
-
-def _alone(by_itself: Unloaded | None) -> OptionAlone:
-    if by_itself is None:
-        return OptionAlone()
-    return OptionAlone(
-        alone_attained_frac=by_itself.attained_frac,
-        alone_slo=by_itself.slo,
-        alone_slo_frac=by_itself.slo_frac,
-        alone_refused_frac=by_itself.refused_frac,
-        alone_prompt_tokens=by_itself.prompt_tokens,
-        alone_took_s=by_itself.took_s,
     )

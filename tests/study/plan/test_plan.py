@@ -91,7 +91,7 @@ def test_costs_are_arithmetic(tmp_path: Path) -> None:
     assert cost.usd_per_million(cost.tokens).value == pytest.approx(2920 / 2628)
     assert cost.kwh_at_tdp == pytest.approx(8 * 0.35 * 730)  # 350 W by the data sheet
     assert cost.kwh == pytest.approx(8 * 0.35 * 730 / 2)  # a step runs half of the time
-    assert (cost.usd_low, cost.usd_high) == (2920.0, 2920.0)
+    assert (cost.usd_low, cost.usd_per_month) == (2920.0, 2920.0)
     assert cost.price().gpu_hours_per_month == 8 * 730
 
 
@@ -143,8 +143,8 @@ def test_a_fleet_on_the_edge_is_not_bought_and_its_cost_is_the_low_end(tmp_path:
     """Two replicas at 730 dollars are unsure, so three are bought; where 999 of 1,000 requests are met two are sure."""
     sized_ = {name: held(tmp_path, H100, spread(runs)) for name, runs in (("edge", UNSURE), ("sure", [999] * 8))}
     usd = {name: cost_of(each, 1.0) for name, each in sized_.items()}
-    assert (usd["sure"].usd_low, usd["sure"].usd_high, sized_["sure"].tied) == (1460.0, 1460.0, None)
-    assert (usd["edge"].usd_low, usd["edge"].usd_high) == (1460.0, 2190.0)
+    assert (usd["sure"].usd_low, usd["sure"].usd_per_month, sized_["sure"].tied) == (1460.0, 1460.0, None)
+    assert (usd["edge"].usd_low, usd["edge"].usd_per_month) == (1460.0, 2190.0)
     tied = sized_["edge"].tied
     assert tied is not None
     assert (tied.replicas, tied.decision, len(tied.point.runs)) == ((2,), "edge", 32)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from simserve.cli.terminal import write_study
 from simserve.errors import (
     InvariantError,
     OutputError,
@@ -20,15 +21,15 @@ from simserve.errors import (
     UnreadableTrace,
 )
 from simserve.metrics.answers.sweep_runs import SweepRun, read_run
+from simserve.report.sweep.page import tell
 from simserve.scenario import load_scenario
 from simserve.scenario.template import Template
 from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
 from simserve.study.progress import StudyProgress, shown_by
-from simserve.study.study_folder import write_study
 from simserve.study.sweep import run as sweep_run
-from simserve.study.sweep.facts import sweep_facts, sweep_rows
+from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.question import SweepQuestion
 from simserve.study.sweep.run import key_of, run_row, task_of
@@ -72,9 +73,9 @@ def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
 
 
 def write(folder: Path, result: Sweep) -> None:
-    """Write an answer with the table of a sweep."""
-    texts = {"sweep.json": "{}", "report.html": "<html>"}
-    write_study(folder, SWEEP, texts, sweep_rows(result))
+    """Write the folder of a sweep, as its command does."""
+    answer = sweep_facts(result)
+    write_study(folder, SWEEP, answer, tell(answer))
 
 
 def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -> None:
