@@ -126,7 +126,7 @@ def plan(
     gpus: Sequence[str] = (),
     tensors: Sequence[int] = options.TENSORS,
     split: bool = False,
-    spare: int | str = 0,
+    spare: int | str = "0",
     growth: float = 0.0,
     months: int = options.MONTHS,
     goal: options.Goal = None,

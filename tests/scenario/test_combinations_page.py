@@ -231,6 +231,7 @@ ALONE = {
     "there is no such file",
     "there is no such pool",
     "with max_unavailable: 0 replaces nothing",
+    "gives some of its steps a traffic_frac, and others none",
     "{} has links of kind {}; only those on PCIe choose peer access (switch) or host",
     "{} has no experts",
 }

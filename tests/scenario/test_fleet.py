@@ -88,6 +88,16 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
         ({"scheduler": "static"}, {"on_failure": {"migrate": "recompute"}}, "before the whole answer in pool"),
         ({}, {"rollout": {"at_s": 9, "pool": "x"}}, "rollout.pool: must be one of the pools, got x; use"),
         ({}, {"rollout": {"at_s": 9, "max_surge": 0}}, "rollout.max_surge: with max_unavailable: 0 replaces nothing"),
+        (
+            {"replicas": 4},
+            {"gpu_budget": 4, "rollout": {"at_s": 9}},
+            "gpu_budget: must hold the 5 GPUs that the roll-out begins with, 1 of them beyond the others, got 4",
+        ),
+        (
+            {"replicas": 4},
+            {"gpu_budget": 5, "rollout": {"at_s": 9, "canary": {"traffic_frac": 0.5, "for_s": 9}}},
+            "gpu_budget: must hold the 6 GPUs that the roll-out begins with, 2 of them beyond the others, got 5",
+        ),
         ({}, {"rollout": {"at_s": 9, "to": {"replicas": 4}}}, "rollout.to.replicas: stays that of pool"),
         ({}, {"rollout": {"at_s": 9, "canary": {"for_s": 9}}}, "rollout.canary: must have share, of the replicas, or"),
         (
@@ -230,7 +240,7 @@ def test_a_pool_of_its_own_needs_no_names_and_has_a_budget_for_its_replicas() ->
 def test_commands_about_one_pool_name_what_scales_several(command: list[str], tmp_path: Any) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(Scenario.from_dict(pair(PLANNER).to_dict() | {"slo": {"ttft_s": 1}}).to_yaml())
-    outcome = invoke("capacity", file, "--replicas", "serve", "--out", tmp_path / "out")
+    outcome = invoke(command[0], file, *command[1:], "--out", tmp_path / "out")
     assert outcome.exit_code == 2
     assert "cluster.autoscaler: " in outcome.err and "--set cluster.autoscaler=null" in outcome.err
 
