@@ -27,7 +27,7 @@ from simserve.cost.forms.mla import (
 from simserve.cost.forms.moe import MoeLayer
 from simserve.cost.forms.sparse import BestPrefill, SparseDecodeModule, SparsePrefillModule, SparseSizes, shared_s
 from simserve.cost.forms.state import PromptStates, StateDecode, StatePrefill
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, Kernels, PrefillAttentionCost
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
 from simserve.cost.shard import Shard, n_weights
 from simserve.cost.timed_forms import SIXTEEN_BITS, first_form, measured_as, timed_form
 
@@ -38,7 +38,7 @@ MOE_KERNELS: Mapping[str, str] = {"marlin": "int4", "flashinfer_trtllm_afp8": "m
 """Dtypes that kernels of experts in mxfp4 were timed with, by `moe_backend`."""
 
 
-class Calibrated(Kernels):
+class Calibrated:
     """The kernels of a calibration on a GPU: the timed one, or another one, scaled by its data sheet.
 
     Kernels of experts, of latent and sparse attention and of states without timings come from the default calibration,
@@ -80,7 +80,7 @@ class Calibrated(Kernels):
                 both = modules[0], modules[1]
                 size = n_weights(shard.projections)
                 return projections_s(both, self.gpu, dtype, size, shard.model.hidden_size, n_tokens)
-        return super().projections_s(shard, n_tokens)
+        return matrices_s(self, dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Time one fused layer, from router logits to summed outputs."""
@@ -153,7 +153,7 @@ class Calibrated(Kernels):
     def states_s(self, shard: Shard, n: Any) -> Any:
         """Time the convolution and update of n decoding requests' states; where not timed, the states' bytes."""
         if type(shard.model.linear) is not LinearAttention:
-            return super().states_s(shard, n)
+            return self.elementwise_s(2 * shard.state_bytes * n, 1)
         form = cast(StateDecode, first_form(self.calibration, {"gdn_decode": ["bf16"]}))
         return form.seconds(self.gpu, shard.state_bytes, n)
 

@@ -50,8 +50,7 @@ class Kernels(Protocol):
         """Time (m, k) activations times (k, n) weights stored in dtype."""
 
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Time the matrices around one layer's attention, for all tokens of a step: by default their sum."""
-        return matrices_s(self, shard.dense_dtype, n_tokens, shard.projections)
+        """Time the matrices around one layer's attention, for all tokens of a step."""
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Time the routed experts of one layer on the busiest GPU, without gate and collectives."""
@@ -79,13 +78,10 @@ class Kernels(Protocol):
         """Time the indexer of one layer per key of n decoding requests, all of which it scores."""
 
     def states_s(self, shard: Shard, n: Any) -> Any:
-        """Time the states of n decoding requests in one layer: by default their bytes, read and written."""
-        return self.elementwise_s(2 * shard.state_bytes * n, 1)
+        """Time the states of n decoding requests in one layer."""
 
     def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
-        """Return what the states of one layer take for prompts, beside what any token does; None, the default: nothing,
-        as what a token moves does not depend on its prompt."""
-        return None
+        """Return what the states of one layer take for prompts, beside what any token does; None for nothing."""
 
 
 def prompt_tokens(n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:

@@ -15,7 +15,7 @@ from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import MATRICES, load_of
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, Kernels, PrefillAttentionCost
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
 
@@ -120,7 +120,7 @@ class SparsePrefill:
         return self.launch_s + scores_s + n_tokens * (self.top_k * self.pair_s + self.query_s)
 
 
-class Roofline(Kernels):
+class Roofline:
     """The kernels of an engine with shares of the peaks, and a launch time per kernel."""
 
     def __init__(self, gpu: GpuSpec, engine: EngineSpec) -> None:
@@ -147,6 +147,10 @@ class Roofline(Kernels):
         return pass_s(self._gpu, n_gpus, n_bytes)
 
     reduce_scatter_s = all_gather_s
+
+    def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
+        """Sum the matrices."""
+        return matrices_s(self, shard.dense_dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Return the roofline of two grouped products on the busiest GPU: FLOP of rows, bytes of touched experts."""
@@ -181,6 +185,14 @@ class Roofline(Kernels):
         """Return the higher roof of a key of the indexer and its score."""
         index = shard.model.indexer
         return 0 * n + (0.0 if index is None else max(self._scores_s(index)))
+
+    def states_s(self, shard: Shard, n: Any) -> Any:
+        """Return the time of the states' bytes, read and written."""
+        return self.elementwise_s(2 * shard.state_bytes * n, 1)
+
+    def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
+        """Return nothing: what a token moves does not depend on its prompt."""
+        return None
 
     def _sparse(self, shard: Shard, index: Indexer, expansion: tuple[int, int]) -> SparsePrefill:
         read_s, score_s = self._scores_s(index)
