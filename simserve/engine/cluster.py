@@ -86,8 +86,9 @@ class Cluster:
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self.release_ps: int | None = None
         """When they are sent; None: when a replica is ready."""
-        on_failure = None if self._closed_loop is None else self._closed_loop.on_failure
-        self.losses = Losses(self.clock, self.recorder, fleet.replicas, self.deadlines, self._send_again, on_failure)
+        loop = self._closed_loop
+        deadlines, on_failure = (None, None) if loop is None else (loop.deadlines, loop.on_failure)
+        self.losses = Losses(self.clock, self.recorder, fleet.replicas, deadlines, self._send_again, on_failure)
         fleet.n_held = lambda: len(self.held)
         for setup in setups:
             fleet.order(setup, "at the start")
