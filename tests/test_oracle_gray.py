@@ -27,6 +27,7 @@ class Gray:
 
     slow: Sequence[tuple[int, Window]]
     weak: Sequence[tuple[int, Window]]
+    shifts = False
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         for place, window in self.slow:

@@ -13,7 +13,6 @@ import numpy as np
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.scaling import BIN_S, LEAST_ARRIVALS, LOW_FRAC, runs_of
-from simserve.metrics.student import quantile
 from simserve.metrics.summary_schema import Measured
 from simserve.tables.columns import Columns, Flags, Floats
 
@@ -21,8 +20,9 @@ STORM_FRAC, CALM_FRAC = 1 / 3, 0.1
 """Share of retries in an interval's attempts above which it is one of a storm, and up to which it is calm."""
 MOST_LOAD = 1.05
 """Load of an interval over what was served before, at most, noise aside; more is a trigger."""
-GROWTH_SHARE = 0.95
-"""Confidence of the bound on how fast the backlog of a calm grows."""
+GROWTH_Z = 1.645
+"""Standard errors from a calm's trend of the backlog to its upper bound: 95%, and 93% with ten intervals. With
+Student's bound no short calm would count, as three intervals leave one degree of freedom."""
 LEAST_CALM, LEAST_BINS, LEAST_RATIO = 3, 4, 2
 """Least intervals of a calm and of a metastable state, and how much longer than its trigger the latter lasts."""
 
@@ -176,4 +176,4 @@ def _growth(backlog: Floats) -> float:
     at = np.arange(n) - (n - 1) / 2
     slope = float(at @ backlog / (at @ at))
     rest = backlog - backlog.mean() - slope * at
-    return slope + quantile(GROWTH_SHARE, n - 2) * float(np.sqrt(rest @ rest / (n - 2) / (at @ at)))
+    return slope + GROWTH_Z * float(np.sqrt(rest @ rest / (n - 2) / (at @ at)))

@@ -27,7 +27,7 @@ def fleet(replicas: int, failures: Any, rate_per_s: float = 200, duration_s: flo
         "gpu": "h100-sxm",
         "cluster": {
             "router": "least_outstanding",
-            "pools": [{"name": "serve", "replicas": replicas, "startup": START, **pool}],
+            "pools": [{"name": "serve", "replicas": replicas, "startup": {**START}, **pool}],
             "failures": failures,
         },
         "workload": {

@@ -41,9 +41,9 @@ def test_the_request_that_took_longest_is_named(tmp_path: Path) -> None:
     lengths = "workload.lengths={kind: uniform, prompt_tokens: [100, 4000], output_tokens: [2, 2]}"
     result, _ = unloaded(crowded(tmp_path, lengths, "slo={ttft_s: 0.05, e2e_s: 100}"))
     assert result.alone_slo == "ttft_s"
-    assert 0 < result.alone_slo_frac < 1
-    assert result.alone_prompt_tokens > 3000
-    assert result.alone_took_s > 0.05
+    assert 0 < (result.alone_slo_frac or 0) < 1
+    assert (result.alone_prompt_tokens or 0) > 3000
+    assert (result.alone_took_s or 0) > 0.05
 
 
 def test_requests_that_no_replica_can_hold_are_counted(tmp_path: Path) -> None:
