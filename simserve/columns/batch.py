@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import cast
 
 from mypy_extensions import i64
@@ -274,9 +273,9 @@ class BatchColumns:
         waiting, coming = self._waiting.places(), self.prompts.coming.places()
         return [*waiting, *coming, *swapped, *self.running.places()]
 
-    def lose_all(self, note: Callable[[int, int], LostLife]) -> list[LostLife]:
-        """Lose all blocks and all requests, with the chunks of the step in flight; return what is noted of those
-        without an answer."""
+    def lose_all(self, left_ps: int) -> list[LostLife]:
+        """Lose all blocks, at an instant, and all requests, with the chunks of the step in flight; return those without
+        an answer."""
         live, running, there, pool = self._live, self.running, self._there(), self.pool
         self.in_flight.land()
         self._close_spans()
@@ -293,7 +292,7 @@ class BatchColumns:
         self.prompts.clear()
         self.lingering = []
         pool.release(pool.used_blocks, pool.reserved_blocks)
-        lost = [note(place, n_stored) for place, n_stored in unanswered]
+        lost = [live.lost(place, n_stored, left_ps) for place, n_stored in unanswered]
         for place, _ in unanswered:
             self.close(place)
         for place in there:

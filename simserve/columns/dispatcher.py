@@ -41,6 +41,7 @@ class Dispatcher:
         self._deadlines, self._clock, self._refresher = cluster.deadlines, cluster.clock, cluster.refresher
         self._is_seen = cluster.sender.has_attempts or cluster.control is not None
         """Clients may send a request again: what becomes of one is recorded at once."""
+        self._carried = cluster.losses.carried
         cluster.resend = self._route_again
         self.refresh_ps: i64 = NEVER
         """When routers see their replicas next as they then are, if views are delayed."""
@@ -110,7 +111,7 @@ class Dispatcher:
         if entry is None:
             self._cluster.hold(row, self._route_again)
             return
-        reason, moved = entry.why_refused(prompt_tokens), self._cluster.losses.carried.get(row)
+        reason, moved = entry.why_refused(prompt_tokens), self._carried.get(row) if self._carried else None
         if reason is not None and moved is not None:
             self._cluster.losses.fail(row, 0, f"its replica was lost, and the new one refuses it: {reason}")
             arrivals.find_next()

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from simserve.columns.batch import BatchColumns
 from simserve.columns.handover import Handover
-from simserve.columns.live import ASKS, ENDED, LOST, MOVES, SWAPPED, WAITS
+from simserve.columns.live import ASKS, ENDED, LOST, MOVES
 from simserve.columns.records import Records
 from simserve.columns.replica import ReplicaColumns
 from simserve.columns.turns import UnitTurns
@@ -171,12 +171,6 @@ class Members:
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
 
-    def _lost(self, place: i64, n_stored: int, left_ps: int) -> LostLife:
-        live = self._live
-        if live.scheduled_ps[place] >= 0 and live.phase[place] in (WAITS, ASKS, SWAPPED):
-            left_ps = int(live.preempted_ps[place])
-        return LostLife(int(live.row[place]), int(live.life[place]), int(live.emitted_tokens[place]), n_stored, left_ps)
-
     def _lose_pushes(self, handover: Handover, rank: int, now_ps: int) -> list[LostLife]:
         """Lose the requests that a rank prefills or will decode, and what others hold for them."""
         live, lost = self._live, list[LostLife]()
@@ -196,11 +190,11 @@ class Members:
                 self._turns.follow(receiver, other.wake(now_ps))
             if live.phase[place] == ASKS:
                 batch.count_out()
-                lost.append(self._lost(place, 0, now_ps))
+                lost.append(live.lost(place, 0, now_ps))
                 batch.forget(place)
                 self._turns.follow(sender, batch.drains and batch.wake(now_ps))
             elif sender != rank:
-                lost.append(self._lost(place, 0, now_ps))
+                lost.append(live.lost(place, 0, now_ps))
                 lost[-1].n_stored = batch.lose(place, now_ps)
                 self._turns.follow(sender, batch.wake(now_ps))
         return lost
@@ -230,7 +224,7 @@ class Members:
     def _lose_moved(self, place: i64, rank: int, now_ps: int) -> LostLife:
         """Lose a request between two replicas, of which this one fails."""
         live, batch, at = self._live, self._batch(rank), int(self._live.replica[place])
-        lost = self._lost(place, batch.stored_tokens(place), now_ps)
+        lost = live.lost(place, batch.stored_tokens(place), now_ps)
         if live.phase[place] == MOVES:
             live.join_step[place], live.replica[place] = batch.cohort.step, rank
             self._records.span(place, batch.cohort.step)
@@ -240,10 +234,9 @@ class Members:
 
     def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
-        left_ps = min(now_ps, int(replica.frozen_ps))
         replica.stop(now_ps)
         self._turns.halt(replica.place)
-        lost = replica.batch.lose_all(lambda place, n_stored: self._lost(place, n_stored, left_ps))
+        lost = replica.batch.lose_all(min(now_ps, int(replica.frozen_ps)))
         if replica.tier is not None:
             replica.tier.fail()
         self._records.flush()  # before they are recorded as failed, or sent again

@@ -6,6 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from simserve.engine.losses import LostLife
 from simserve.engine.recorder import Recorder
 from simserve.integers import NONE, filled, vec, widened
 from simserve.state.request import Request
@@ -139,6 +140,12 @@ class Live:
         row = self.row[place]
         self.scheduled_ps[place], self.first_token_ps[place] = recorder.scheduled_ps[row], recorder.first_token_ps[row]
         self.chunks_ps[place], self.preempted_ps[place] = int(recorder.columns["chunks_ps"][row]), left_ps
+
+    def lost(self, place: i64, n_stored: int, left_ps: int) -> LostLife:
+        """Return what a request was that is lost. left_ps: when it lost its blocks, unless it had none before."""
+        if self.scheduled_ps[place] >= 0 and self.phase[place] in (WAITS, ASKS, SWAPPED):
+            left_ps = int(self.preempted_ps[place])
+        return LostLife(int(self.row[place]), int(self.life[place]), int(self.emitted_tokens[place]), n_stored, left_ps)
 
     def remove(self, place: i64) -> None:
         """Free the place of a request that has ended."""

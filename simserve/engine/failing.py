@@ -11,7 +11,7 @@ from simserve.engine.rollout import RollOut
 from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.scenario.fleet import AnyFailure, Event, Failure, Passing
-from simserve.tables.facts import LINK, SLOWED
+from simserve.tables.facts import EVICTED, LINK, SLOWED
 from simserve.units import LONGEST_S, to_ps, to_s
 
 
@@ -95,7 +95,8 @@ class Failing:
                         for rank in member.ranks if failure.what == "slow" else ():
                             serving.slow(rank, window)
                         member.why += f"; {_words(failure, window)}"
-            self._let_pass(failure, windows, pod)
+            if pod is None or pod.members[0].gone_ps is None:
+                self._let_pass(failure, windows, pod)
 
         self._site.at(window[0], act)
 
@@ -143,7 +144,7 @@ class Failing:
             for deployment, pod in self._on(nodes):
                 if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
                     deployment.n_missed += pod in deployment.pods and failure.recover == "none"
-                    deployment.stop(pod, f"evicted ({failure.what})")
+                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
                     deployment.why = f"replaces one after a {failure.what} eviction"
                     deployment.bring()
                     deployment.stock()

@@ -9,7 +9,7 @@ from simserve.admission.base import QueueView
 from simserve.engine.alarm import Clock
 from simserve.engine.host_tier import HostStore
 from simserve.engine.lock_step import Hold, Lane, LockStep, Pipeline
-from simserve.engine.losses import LostLife, LostRequest, Rescue
+from simserve.engine.losses import LostLife, Rescue
 from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
@@ -88,7 +88,7 @@ class Fleet:
         recorder: Recorder,
         wiring: Wiring,
         on_ready: Callable[[], None],
-        on_loss: Callable[[LostRequest], None],
+        on_loss: Callable[[LostLife, str, Rescue], None],
     ) -> None:
         """on_ready is called when a member is ready, and on_loss with each request of a lost one, in the order of
         sending."""
@@ -171,7 +171,7 @@ class Fleet:
             lost += self.serving.fail(rank, now_ps)
         sent_ps = self._rows.arrival_ps
         for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
-            self._on_loss(LostRequest(each, why, rescue))
+            self._on_loss(each, why, rescue)
         member.leave(now_ps)
 
     def _shut(self, member: Member) -> None:

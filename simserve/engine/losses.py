@@ -45,15 +45,6 @@ class LostLife:
     """When it lost its blocks."""
 
 
-@dataclass
-class LostRequest:
-    """A request that was lost, and what happens next."""
-
-    lost: LostLife
-    why: str
-    rescue: Rescue
-
-
 @dataclass(frozen=True)
 class Carried:
     """What a request brings that goes on elsewhere."""
@@ -87,9 +78,9 @@ class Losses:
         """Return the tokens that a client had when its request last lost a replica and went on."""
         return self.carried[row].n_tokens if row in self.carried else 0
 
-    def take(self, loss: LostRequest) -> None:
+    def take(self, lost: LostLife, why: str, rescue: Rescue) -> None:
         """Send a request again, let it go on elsewhere, or let it fail."""
-        lost, rescue, deadlines, recorder = loss.lost, loss.rescue, self._deadlines, self._recorder
+        deadlines, recorder = self._deadlines, self._recorder
         row, n_sends = lost.row, self._n_sends.get(lost.row, 1)
         if deadlines is not None and deadlines.has_gone(row):
             deadlines.left(row, lost.n_stored)
@@ -97,7 +88,7 @@ class Losses:
         n_tokens = self.n_carried(row) + lost.n_emitted
         if n_sends >= rescue.most_sends or not (rescue.moves and self._streams(row) if n_tokens else rescue.resends):
             recorder.n_failures[row] += 1
-            self.fail(row, lost.n_stored, f"its replica was lost: {loss.why}")
+            self.fail(row, lost.n_stored, f"its replica was lost: {why}")
             return
         self._n_sends[row] = n_sends + 1
         if n_tokens:

@@ -9,7 +9,7 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import LINK, ROLLED_OUT, SLOWED, MemberFacts, RunFacts
+from simserve.tables.facts import EVICTED, LINK, ROLLED_OUT, SLOWED, MemberFacts, RunFacts
 
 REPLACES = ("restarted after", "replaces one", "a warm spare", "a cold spare", ROLLED_OUT)
 """Beginnings of the reasons of replicas that replace others, or stand by for that."""
@@ -117,7 +117,7 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     removed = {
         at_s
         for each in members
-        if not any(reason in each.why for reason in ("failed", "evicted", ROLLED_OUT))
+        if not any(reason in each.why for reason in ("failed", EVICTED, ROLLED_OUT))
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None
     }

@@ -27,13 +27,13 @@ def members(reader: RunView, lives: Lifetimes) -> list[Chapter]:
     scaling = reader.summary.scaling
     if scaling is None:
         return []
-    text = fleet_sentences(reader)
     rows = [
         Row(f"{number}", [seconds(getattr(each, instant)) for instant in INSTANTS], each.why or NONE)
         for number, each in enumerate(lives.members)
     ]
-    table = Table(("Replica", "Ordered", "Ready", "Draining", "Gone"), rows, len(rows) > MANY_MEMBERS)
-    return [Chapter("fleet", "Fleet", [_chart(lives), table], text)]
+    heads = (instant.removesuffix("_s").capitalize() for instant in INSTANTS)
+    table = Table(("Replica", *heads), rows, len(rows) > MANY_MEMBERS)
+    return [Chapter("fleet", "Fleet", [_chart(lives), table], fleet_sentences(reader))]
 
 
 def fleet_sentences(reader: RunView) -> str:

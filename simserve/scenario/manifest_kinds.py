@@ -48,7 +48,7 @@ class WvaActuator(Shape):
 
 
 class WvaBackend(Shape):
-    """Which one it is."""
+    """What follows WVA's number: the HPA or KEDA."""
 
     NOTED: ClassVar[str] = "(?!type$).*"
 

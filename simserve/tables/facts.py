@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.tables.columns import Flags
 
-ROLLED_OUT, SLOWED, LINK = "rolled out", "ran at", "the link"  # beginnings of reasons: of a roll-out, a slow replica
+ROLLED_OUT, EVICTED, SLOWED, LINK = "rolled out", "evicted", "ran at", "the link"  # beginnings of replicas' reasons
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Fleets that change by autoscalers and failures: starts, drains, budgets, and what a controller may see."""
 
+import re
 from random import Random
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from simserve import Scenario, simulate
 from simserve.errors import PolicyError
 from simserve.metrics.results import Results
+from simserve.report.page import render
 from tests.effort import examples
 
 FAST = {"process_s": 3, "compile_s": 2, "ready_probe_s": 1, "weights": {"from": "host_memory", "bytes_per_s": 1e15}}
@@ -302,6 +304,14 @@ def test_a_fleet_that_was_too_small_says_so_instead_of_blaming_its_servers() -> 
     results = simulate(Scenario.from_dict(tight))
     assert results.summary["scaling"]["longest_below_s"] > 15
     assert "The fleet was too small for " in str(results._repr_html_()) + repr(results)
+
+
+def test_the_page_names_each_instant_in_the_life_of_a_replica() -> None:
+    page = render(simulate(scenario({"autoscaler": steps((5, 6)), "startup": FAST}, 4.0, 200)))
+    head, first, *_ = page.split('id="fleet"', 1)[1].split("</table>")[0].split("<table")[1].split("<tr>")[1:]
+    names = re.findall(r'scope="col">(\w+)<', head)
+    assert names == ["Replica", "Ordered", "Called", "Ready", "Draining", "Gone"]
+    assert len(re.findall("<td>", first)) == len(names) - 1
 
 
 def rolled(rollout: dict[str, Any], pool: dict[str, Any], **cluster: Any) -> pd.DataFrame:
