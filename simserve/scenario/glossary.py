@@ -205,13 +205,16 @@ def nearest_place(key: str) -> str | None:
     return _places_of_keys()[near[0]] if near else None
 
 
-def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
-    """List the keys of the mapping at a path; `data` distinguishes the short form of the SLO from the full one."""
-    part: type[Section] = Experiment
+def known_keys(path: Path, data: Any) -> list[str]:
+    """List the keys of the mapping at a path; `data` tells the forms of an SLO and the kinds of failures apart."""
+    parts: list[type[Section]] = [Experiment]
     for item in path:
-        field = part.model_fields.get(str(item))
-        part = (_section_in(field.annotation) if field else None) or part
-    if part is Slo and isinstance(slo := data.get("slo"), Mapping) and not slo.keys() & Slo.model_fields.keys():
+        data = data[item]
+        fields = [part.model_fields.get(str(item)) for part in parts]
+        parts = [section for field in fields if field for section in _sections_in(field.annotation)] or parts
+    kinds = {part: get_args(part.model_fields["what"].annotation) for part in parts if "what" in part.model_fields}
+    part = next((part for part in parts if data.get("what") in kinds.get(part, ())), parts[0])
+    if part is Slo and not data.keys() & Slo.model_fields.keys():
         part = Targets
     return [field.alias or key for key, field in part.model_fields.items()]
 
@@ -237,8 +240,8 @@ def _places_of_keys() -> Mapping[str, str]:
     return {key: homes[0] for key, homes in places.items() if len(homes) == 1}
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    """Return the model inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    """Return the models inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
     if inspect.isclass(annotation) and issubclass(annotation, Section):
-        return annotation
-    return next((section for inner in get_args(annotation) if (section := _section_in(inner))), None)
+        return [annotation]
+    return [section for inner in get_args(annotation) for section in _sections_in(inner)]

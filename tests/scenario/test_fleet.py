@@ -134,6 +134,8 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
             "failures.0.recover: unknown key; leave it out, as slow",
         ),
         ({}, {"failures": [{"what": "node", "at_s": 1, "for_s": 3}]}, "failures.0.for_s: unknown key"),
+        ({}, {"failures": [{"what": "slow", "at_s": 1, "sped_frac": 1}]}, "did you mean speed_frac?"),
+        ({}, {"failures": [{"what": "node", "at_s": 1, "detekt_s": 1}]}, "did you mean detect_s?"),
         (
             {},
             {"failures": [{"what": "slow", "at_s": 1, "speed_frac": 0}]},
