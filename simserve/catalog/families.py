@@ -1,210 +1,305 @@
-"""Families of a Hugging Face config.json: the keys of each beyond the common ones, and what its files leave out.
+"""Families: the keys of a Hugging Face config.json and the layers that follow from them, by its model_type.
 
-Key names and defaults follow the configuration classes of the transformers library. Every other key with a value is an
-error, as it may change sizes or attention.
+Each family is a YAML file of the catalog, or `family.yaml` beside a config.json; that of the common keys holds for all.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import create_model
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError, create_model
 
-from simserve.catalog.config_keys import (
-    BY_LAYER,
-    COUNT,
-    COUNT_OR_0,
-    IGNORED,
-    LAYERS,
-    READ,
-    REFUSED,
-    REFUSED_PREFIXES,
-    TOKENS_OR_0,
-    WIDTH,
-    typed,
-)
-from simserve.catalog.layers import LinearAttention, Mamba2
-from simserve.catalog.types import Strict
+from simserve.catalog.config_keys import TYPES
+from simserve.catalog.layers import Heads
+from simserve.catalog.states import MIXERS, StateMixer
+from simserve.catalog.types import Section, Strict
 from simserve.errors import CatalogError
-from simserve.plugins.validation import MOST_SHOWN
+from simserve.input_files import SCENARIO_BYTES, read_file
+from simserve.plugins.validation import problems_of
+
+Words = Annotated[tuple[str, ...], BeforeValidator(lambda text: text.split() if isinstance(text, str) else text)]
+"""Words between spaces."""
+
+Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
+"""What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`."""
+
+Mlp = Literal["dense", "experts"]
+
+OFF = (None, False, "", [], {})
+"""Values that switch nothing on."""
 
 
-@dataclass(frozen=True, eq=False)
-class Family:
-    """A model_type: its keys beyond those of all families, and what its files leave out."""
+class Rule(Section):
+    """Which layers are of a kind, by the value of a key; a rule without a value says nothing.
 
-    keys: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys that are understood, and their types; any, for those that do not matter."""
-    window_period: int | None = None
-    """Every such layer is full, the others have a window, where the file does not list them; 1: all have it."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Values of missing keys, where published files leave them out."""
-    n_mtp_layers: int = 0
-    """MTP layers of the published checkpoints, where no key counts them."""
-    state: type[LinearAttention] | type[Mamba2] | None = None
-    """Its layers with a state."""
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    """Keys of their sizes, by our names."""
-    state_dtype: str = ""
-    """The key of the dtype of their states."""
-    lists_layers: str | None = None
-    """The key that must list its layers; None: there is a rule for files without a list."""
+    list: an entry for each layer. letters: a letter for each mixer or MLP. period: the layer at `offset` of so many.
+    numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; negative
+    ones count from the end.
+    """
+
+    by: Literal["list", "letters", "period", "numbers", "since"]
+    key: str | None = None
+    value: int | None = None
+    """The value where the file has none."""
+    when: str | None = None
+    """A key that must be on."""
+    offset: int | str = -1
+    first: Literal[0, 1] = 0
+    kind: Mixer | Mlp | None = None
+    others: Mixer | Mlp | None = None
+    kinds: Mapping[str | int, Mixer | Mlp] = {}
+    """The kinds of entries or letters; layers of others are not supported."""
+
+
+class Derived(Section):
+    """A value that follows from others: their product, over another, and up to the next multiple."""
+
+    times: tuple[str | int, ...]
+    over: str | int = 1
+    multiple_of: str | int = 1
+    rounds_up: bool = False
+    when: str | None = None
+    """A key that must be on; else it is the first of `times`."""
+
+    @property
+    def needs(self) -> list[str]:
+        """The keys that it follows from."""
+        return [each for each in (*self.times, self.over, self.multiple_of) if isinstance(each, str)]
+
+
+class State(Section):
+    """The mixer with a state: its sizes by their keys, and the key of the dtype of its values."""
+
+    mixer: StateMixer
+    sizes: Mapping[str, str]
+    dtype: str | None = None
+
+
+class Facts(Section):
+    """What files leave out."""
+
+    gated_mlp: bool = True
+    gated_attention: bool = False
+    shared_expert: bool = False
+    """One shared expert per layer, as wide as the routed ones."""
+    shared_is_mlp: bool = False
+    """Models without experts have an MLP of the size of shared ones."""
+
+
+class Family(Section):
+    """What is known of the files of one or several model types."""
+
+    model_types: Words = ()
+    source: Annotated[str, Field(min_length=1)]
+    reads: Mapping[str, Words] = {}
+    """Keys that are read, by type; a point leads into a mapping."""
+    ignores: Words = ()
+    """Keys that change neither sizes nor which keys a token attends."""
+    needs: Words = ()
+    """Keys that all its files must have."""
+    only: Mapping[str, tuple[bool | int | str, ...]] = {}
+    """Keys that are understood with these values alone; the name of a key stands for its value."""
+    names: Mapping[str, str] = {}
+    """Its own keys, by the common ones that they stand for."""
+    defaults: Mapping[str, int | float | str | Derived] = {}
+    """Values of common keys that a file leaves out, has as null, or as auto."""
+    layers: tuple[Rule, ...] = ()
+    """Which mixer a layer has: the first rule that says something."""
+    experts: tuple[Rule, ...] = ()
+    """Which layers have experts: those that no rule makes dense."""
+    state: State | None = None
+    windows: Mapping[str, str] = {}
+    """Heads of layers with a window: their sizes by key, where these differ."""
+    has: Facts = Facts()
+    refuses: Mapping[str, Words] = {}
+    """Keys of what is not simulated, by what it is; an asterisk ends the beginning of several."""
 
     @cached_property
-    def own(self) -> Mapping[str, Any]:
-        """The further keys that are understood, and those of sizes, with their types."""
-        return {**dict.fromkeys(self.sizes.values(), WIDTH), **self.keys}
+    def types(self) -> Mapping[str, Any]:
+        """The types of the keys that are read."""
+        common = {} if self is common_family() else common_family().types
+        own = {key: TYPES[kind] for kind, keys in self.reads.items() for key in keys}
+        sizes = (*(self.state.sizes.values() if self.state else ()), *self.windows.values())
+        renamed = {name: common[key] for key, name in self.names.items() if key in common}
+        return {**common, **dict.fromkeys(sizes, TYPES["width"]), **renamed, **own}
 
     @cached_property
     def schema(self) -> type[Strict]:
-        """The types of all keys that are understood."""
-        types: dict[str, Any] = {key: (kind | None, None) for key, kind in {**READ, **self.own}.items()}
-        return create_model("Config", __base__=Strict, **types)
+        """The types as a schema; any key may be null."""
+        named: dict[str, Any] = {key: (kind | None, None) for key, kind in self.types.items()}
+        return create_model("Config", __base__=Strict, **named)
+
+    @cached_property
+    def understood(self) -> frozenset[str]:
+        """The keys that are read or ignored."""
+        common = frozenset() if self is common_family() else common_family().understood
+        return common | {*self.types, *self.ignores}
+
+    @cached_property
+    def mappings(self) -> frozenset[str]:
+        """The keys with a mapping of further keys."""
+        return frozenset(key.partition(".")[0] for key in (*self.types, *self.ignores) if "." in key)
+
+    @property
+    def mixer_rules(self) -> tuple[Rule, ...]:
+        """Which mixer a layer has: a list of layers goes before the rules of the family, and these before common
+        ones."""
+        listed, *others = common_family().layers
+        return listed, *self.layers, *others
+
+    @property
+    def expert_rules(self) -> tuple[Rule, ...]:
+        """Which layers have experts."""
+        return *common_family().experts, *self.experts
+
+    def refusal(self, key: str) -> str | None:
+        """Return what a key is of that is not simulated; None for other keys."""
+        if key in self.types or key in self.ignores:
+            return None
+        own = {**common_family().refuses, **self.refuses}
+        alike = (what for what, keys in own.items() for each in keys if key == each or _begins(key, each))
+        return next(alike, None)
 
 
-GEMMA_3 = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
-STATE_DTYPE = Literal["float32", "bfloat16", "float16", "auto"]
-GRANITE_HYBRID = Family(
-    {
-        "mamba_d_head": WIDTH | Literal["auto"],
-        "mamba_expand": WIDTH,
-        **typed(Any, "mamba_chunk_size mamba_conv_bias mamba_proj_bias time_step_limit"),
-        **typed(Any, "init_method normalization_function"),
-    },
-    defaults={"mamba_n_groups": 1},
-    state=Mamba2,
-    sizes={
-        "n_heads": "mamba_n_heads",
-        "head_dim": "mamba_d_head",
-        "state_dim": "mamba_d_state",
-        "n_groups": "mamba_n_groups",
-        "conv_size": "mamba_d_conv",
-    },
-    lists_layers="layer_types",
-)
-NEMOTRON_H = Family(
-    {
-        "hybrid_override_pattern": str,
-        "attention_head_dim": WIDTH,
-        "mamba_ssm_cache_dtype": STATE_DTYPE,
-        **typed(Any, "chunk_size expand mamba_hidden_act mamba_proj_bias mlp_hidden_act num_logits_to_keep"),
-        **typed(Any, "rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_limit time_step_max"),
-        **typed(Any, "time_step_min time_step_rank use_conv_bias use_mamba_kernels"),
-    },
-    defaults={"mamba_ssm_cache_dtype": "float32"},  # of the transformers library, and of vLLM for this family
-    state=Mamba2,
-    sizes={
-        "n_heads": "mamba_num_heads",
-        "head_dim": "mamba_head_dim",
-        "state_dim": "ssm_state_size",
-        "n_groups": "n_groups",
-        "conv_size": "conv_kernel",
-    },
-    state_dtype="mamba_ssm_cache_dtype",
-    lists_layers="hybrid_override_pattern",
-)
-QWEN_3_5 = Family(
-    {
-        "full_attention_interval": COUNT,
-        "attn_output_gate": bool,
-        "mamba_ssm_dtype": STATE_DTYPE,
-        "mtp_num_hidden_layers": COUNT_OR_0,
-        "mtp_use_dedicated_embeddings": Any,
-    },
-    state=LinearAttention,
-    sizes={
-        "n_key_heads": "linear_num_key_heads",
-        "key_head_dim": "linear_key_head_dim",
-        "n_value_heads": "linear_num_value_heads",
-        "value_head_dim": "linear_value_head_dim",
-        "conv_size": "linear_conv_kernel_dim",
-    },
-    state_dtype="mamba_ssm_dtype",
-)
-ROTATED = {"no_rope_layers": BY_LAYER, "no_rope_layer_interval": COUNT}
-CHUNKED = {"attention_chunk_size": TOKENS_OR_0, "interleave_moe_layer_step": COUNT, "moe_layers": LAYERS}
-SPARSE = {"index_n_heads": WIDTH, "index_head_dim": WIDTH, "index_topk": TOKENS_OR_0, "indexer_rope_interleave": Any}
-GEMMA_3_FAMILY = Family({"use_bidirectional_attention": Any}, window_period=6, defaults=GEMMA_3)
-
-FAMILIES: Mapping[str, Family] = {
-    "cohere2": Family({"order_of_interleaved_layers": Any}, window_period=4),
-    "deepseek_v32": Family(SPARSE),
-    "exaone4": Family({"reordered_norm": Any}, window_period=4),
-    "gemma2": Family(window_period=2),
-    "gemma3": GEMMA_3_FAMILY,
-    "gemma3_text": GEMMA_3_FAMILY,
-    "glm_moe_dsa": Family(SPARSE),
-    "gpt_oss": Family({"initial_context_length": Any}, window_period=2),
-    "granitemoehybrid": GRANITE_HYBRID,
-    **dict.fromkeys(("llama4", "llama4_text"), Family(ROTATED | CHUNKED)),
-    "minimax_m2": Family(typed(Any, "qk_norm_type use_mtp num_mtp_modules mtp_transformer_layers")),
-    **dict.fromkeys(("mistral", "mixtral", "phimoe", "starcoder2"), Family(window_period=1)),
-    "nemotron_h": NEMOTRON_H,
-    "olmo3": Family(window_period=4),
-    "phi3": Family(typed(Any, "full_attn_mod interpolate_factor"), window_period=1),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"), QWEN_3_5),
-    "qwen3_next": replace(QWEN_3_5, n_mtp_layers=1),
-    "smollm3": Family(ROTATED),
-}
-"""Families with keys or rules of their own; all others have the common keys only."""
-
-OTHER = Family()
-
-MOST_NAMED = 3
-"""Keys that an error names."""
+def _begins(key: str, beginning: str) -> bool:
+    return beginning.endswith("*") and key.startswith(beginning[:-1])
 
 
-def family_of(config: Mapping[str, Any]) -> Family:
-    """Return what is known of a file's model_type."""
-    return FAMILIES.get(str(config.get("model_type")), OTHER)
+def family_of(model_type: object, folder: Path | None = None) -> Family:
+    """Return what is known of a model_type, or what `family.yaml` in the folder of its config.json says.
+
+    Raises CatalogError for a file that is invalid.
+    """
+    own = None if folder is None else folder / "family.yaml"
+    if own is not None and own.is_file():
+        try:
+            data = yaml.safe_load(read_file(own, SCENARIO_BYTES))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise CatalogError(f"{own}: cannot be read ({error}); write it as YAML") from None
+        return _named(str(own), data)
+    return families().get(str(model_type), _other())
 
 
-def check_refused(config: Mapping[str, Any]) -> None:
-    """Raise CatalogError for a key of what is not simulated."""
-    for key in _on(config):
-        if _is_refused(key, config) and config[key] != 0:
-            what, got = REFUSED.get(key, "state-space and hybrid models"), _quoted(config[key])
-            raise CatalogError(f"{key}: {what} are not supported yet, got {got}; choose another model")
+@cache  # fast: a folder of files
+def families() -> Mapping[str, Family]:
+    """Return the families of the catalog by model_type. Raises CatalogError for a type with two files."""
+    files: dict[str, Family] = {}
+    for name in sorted(_parsed().keys() - {"common"}):
+        family = _named(f"families/{name}.yaml", _parsed()[name])
+        for each in family.model_types:
+            if each in files:
+                raise CatalogError(f"families/{name}.yaml: model_types: must be in one file each, got {each}; delete one")
+            files[each] = family
+    return files
 
 
-def check_understood(config: Mapping[str, Any]) -> None:
-    """Raise CatalogError for keys that may change the arithmetic and are not understood."""
-    known = {**READ, **IGNORED, **family_of(config).own}
-    unknown = [key for key in _on(config) if key not in known and not _is_refused(key, config)]
-    if unknown:
-        named = ", ".join(f"{key}: {_quoted(config[key])}" for key in unknown[:MOST_NAMED])
-        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
-        of = f"model_type {config['model_type']}" if config.get("model_type") else "a file without model_type"
-        raise CatalogError(
-            f"keys of {of} that may change sizes or attention are not understood, got {named}{more}; "
-            "delete them in a copy of the file if they change neither, else choose another model"
-        )
+@cache
+def common_family() -> Family:
+    """Return the keys that all families have in common."""
+    return _checked_schema(_parsed()["common"])
 
 
-def _quoted(value: object) -> str:
-    return json.dumps(value)[:MOST_SHOWN]
+@cache
+def _other() -> Family:
+    return Family(source=common_family().source)
 
 
-def _is_refused(key: str, config: Mapping[str, Any]) -> bool:
-    """Return whether a key is of what is not simulated, in a file of this family."""
-    return (key in REFUSED or key.startswith(REFUSED_PREFIXES)) and key not in family_of(config).own
+@cache
+def _parsed() -> Mapping[str, Any]:
+    folder = resources.files("simserve.catalog") / "families"
+    files = (file for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return {file.name.removesuffix(".yaml"): yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
 
 
-def _on(config: Mapping[str, Any]) -> list[str]:
-    """List the keys that are not off: null, false and empty values switch nothing on."""
-    return [key for key, value in config.items() if _is_on(key, value)]
+def _named(file: str, data: object) -> Family:
+    try:
+        return read_family(data)
+    except CatalogError as error:
+        raise CatalogError(f"{file}: {error}") from None
 
 
-def _is_on(key: str, value: object) -> bool:
-    if key == "attn_type_list" and isinstance(value, list):  # MiniMax: 1 is full attention
-        return any(kind != 1 for kind in value)
-    return value is not None and value is not False and value not in ("", [], {})
+def read_family(data: object) -> Family:
+    """Return the family of a file's data. Raises CatalogError by the key of what is wrong."""
+    family = _checked_schema(data)
+    _check_once(family)
+    _check_keys(family)
+    _check_cycles(family)
+    return family
+
+
+def _checked_schema(data: object) -> Family:
+    try:
+        return Family.model_validate(data)
+    except ValidationError as error:
+        raise CatalogError(str(problems_of(error, data)[0])) from None
+
+
+def _check_once(family: Family) -> None:
+    """Check that there is one rule for a key."""
+    common = common_family()
+    rules = [(f"reads.{kind}", key) for kind, keys in family.reads.items() for key in keys]
+    rules += [("ignores", key) for key in family.ignores]
+    rules += [("names", key) for key in family.names.values() if key not in common.types]
+    first = dict.fromkeys(common.types, "the common keys")
+    for place, key in rules:
+        other = first.setdefault(key, place)
+        if other != place:
+            raise CatalogError(f"{place}: there must be one rule for a key, got {key}, which {other} has; delete one")
+
+
+def _check_keys(family: Family) -> None:
+    """Check that types, keys and sizes are known ones."""
+    unknown_type = next((kind for kind in family.reads if kind not in TYPES), None)
+    if unknown_type is not None:
+        raise CatalogError(f"reads: must be by type, got {unknown_type}; choose from {', '.join(TYPES)}")
+    derived = {key: value for key, value in family.defaults.items() if isinstance(value, Derived)}
+    named = {
+        "names": [*family.names],
+        "needs": family.needs,
+        "only": [*family.only],
+        "layers": _keys_of(family.layers),
+        "experts": _keys_of(family.experts),
+        "defaults": [*family.defaults, *(key for each in derived.values() for key in each.needs)],
+        "state.dtype": [family.state.dtype] if family.state and family.state.dtype else [],
+    }
+    for place, keys in named.items():
+        unread = next((key for key in keys if key not in family.types), None)
+        if unread is not None:
+            raise CatalogError(f"{place}: must be a key that is read, got {unread}; give its type in reads")
+    if family.state is not None:
+        _check_sizes("state.sizes", family.state.sizes, MIXERS[family.state.mixer])
+    if family.windows:
+        _check_sizes("windows", family.windows, Heads)
+
+
+def _check_sizes(place: str, sizes: Mapping[str, str], part: type) -> None:
+    """Check that there is a key for every size of a part."""
+    needed = {field.name for field in fields(part) if field.name not in ("state_value_bytes", "value_head_dim")}
+    wrong = sorted(needed - sizes.keys()) or sorted(sizes.keys() - needed - {"value_head_dim"})
+    if wrong:
+        rule = "has no key" if wrong[0] in needed else "is no size of it"
+        raise CatalogError(f"{place}: {wrong[0]} {rule}; give one for each of {', '.join(sorted(needed))}")
+
+
+def _keys_of(rules: Iterable[Rule]) -> list[str]:
+    keys = (key for rule in rules for key in (rule.key, rule.when, rule.offset))
+    return [key for key in keys if isinstance(key, str)]
+
+
+def _check_cycles(family: Family) -> None:
+    """Check that no value follows from itself."""
+
+    def follow(path: list[str]) -> None:
+        value = family.defaults.get(path[-1])
+        for key in value.needs if isinstance(value, Derived) else ():
+            if key in path:
+                cycle = " needs ".join([*path[path.index(key) :], key])
+                raise CatalogError(f"defaults: must not need themselves, got {cycle}; give one of them a number")
+            follow([*path, key])
+
+    for start in family.defaults:
+        follow([start])

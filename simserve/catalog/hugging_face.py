@@ -1,18 +1,14 @@
-"""Read a ModelSpec from a Hugging Face config.json: transformers, dense or MoE, quantized or not.
-
-Keys and defaults follow the configuration classes of the transformers library.
-"""
+"""Read a ModelSpec from a Hugging Face config.json: transformers of any family whose layers are known."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.config_keys import READ
-from simserve.catalog.families import check_refused, check_understood, family_of
-from simserve.catalog.layer_kinds import check_kinds, in_common_layers, n_bare_layers, read_groups, read_state
-from simserve.catalog.layer_parts import check_needed, mlp_key, read_experts, read_indexer, read_mla
-from simserve.catalog.layers import LinearAttention
+from simserve.catalog.config import Config, check_understood, read_keys
+from simserve.catalog.families import Family, common_family, family_of
+from simserve.catalog.layer_parts import mlp_key, n_experts_of, read_experts, read_indexer, read_mla
+from simserve.catalog.layer_rules import read_groups, read_layers, read_state
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.types import checked
@@ -21,31 +17,8 @@ from simserve.input_files import SCENARIO_BYTES, read_json
 
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 
-TIED_FAMILIES = frozenset(
-    {"cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "starcoder2"}
-)
-"""Families with tied embeddings unless the file states otherwise."""
-
-UNGATED_FAMILIES = (
-    "gpt2",
-    "gpt_neox",
-    "gptj",
-    "opt",
-    "falcon",
-    "phi",
-    "starcoder2",
-    "nemotron",
-    "nemotron_h",
-    "bloom",
-    "mpt",
-)
-"""Families with two MLP matrices; all others have gate, up and down."""
-
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
-
-MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
-"""Counts of MTP layers: DeepSeek, Qwen3.5; without any, the family's published ones count."""
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
@@ -53,42 +26,47 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 
 def read_config(path: Path) -> ModelSpec:
     """Read a config.json. Raises CatalogError if it is invalid, incomplete, contradictory or not supported."""
-    config = _load(path)
+    given = _load(path)
+    family = family_of(given.get("model_type"), path.parent)
     try:
-        return _spec(path, config)
+        return _spec(path, family, given)
     except CatalogError as error:
         raise CatalogError(f"{path}: {error}") from None
 
 
-def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
-    check_refused(config)
-    config = _checked(config)
-    experts, mla, state = read_experts(config), read_mla(config), read_state(config)
-    check_understood(config)
-    n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    mtp_layers = (config[key] for key in MTP_KEYS if config.get(key) is not None)
-    family, tied, quantized = (config.get(key) for key in ("model_type", "tie_word_embeddings", "quantization_config"))
+def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
+    config = read_keys(family, given)
+    _check_complete(config, given)
+    _check_heads(config)
+    layers = read_layers(config, has_experts=n_experts_of(config) is not None)
+    mlps = [mlp for _, mlp in layers]
+    experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
+    check_understood(family, given)
+    n_heads, hidden, quantized = (
+        config.get(key) for key in ("num_attention_heads", "hidden_size", "quantization_config")
+    )
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
-        n_layers=config["num_hidden_layers"],
+        n_layers=len(layers),
         hidden_size=hidden,
         n_heads=n_heads,
         n_kv_heads=n_heads if mla else config.get("num_key_value_heads") or n_heads,
         head_dim=mla.qk_head_dim if mla else config.get("head_dim") or hidden // n_heads,
-        intermediate_size=config[mlp_key(config)],
-        vocab_size=config["vocab_size"],
-        max_position_embeddings=config["max_position_embeddings"],
-        tie_word_embeddings=family in TIED_FAMILIES if tied is None else tied,
-        gated_mlp=family not in UNGATED_FAMILIES,
-        gated_attention=isinstance(state, LinearAttention) and config.get("attn_output_gate") is not False,
+        value_head_dim=None if mla else config.get("v_head_dim") or None,
+        intermediate_size=config.get(mlp_key(config)),
+        vocab_size=config.get("vocab_size"),
+        max_position_embeddings=config.get("max_position_embeddings"),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+        gated_mlp=family.has.gated_mlp,
+        gated_attention=family.has.gated_attention and config.get("attn_output_gate") is not False,
         norms_all_heads=config.get("qk_norm_type") == "per_layer",
-        groups=read_groups(config),
+        groups=read_groups(config, layers),
         experts=experts,
         mla=mla,
         indexer=read_indexer(config),
         linear=state,
-        n_bare_layers=n_bare_layers(config),
-        n_mtp_layers=next(mtp_layers, family_of(config).n_mtp_layers),
+        n_bare_layers=mlps.count(None),
+        n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
         weight_dtype=read_weight_dtype(quantized),
         only_experts_quantized=experts is not None and only_experts(quantized),
         source=f"Hugging Face config.json, {path.name}",
@@ -108,14 +86,14 @@ def _load(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
     # Of the keys outside an inner text_config, some are about the language model too.
-    outer = config if inner is None else {key: value for key, value in config.items() if key in READ}
+    outer = config if inner is None else {key: value for key, value in config.items() if key in common_family().types}
     language = {**outer, **(inner or {})}
     family = language.get("model_type")
     if not isinstance(family, str | None):
         raise CatalogError(f"{path}: model_type must be text, got {json.dumps(family)[:60]}; name the family")
     if "quantization_config" not in language:
         language |= _quantized_by_file(path.with_name(QUANTIZATION_FILE))
-    return {**family_of(language).defaults, **language}
+    return language
 
 
 def _quantized_by_file(extra: Path) -> dict[str, Any]:
@@ -132,36 +110,23 @@ def _quantized_by_file(extra: Path) -> dict[str, Any]:
         raise CatalogError(f"{extra}: {error}") from None
 
 
-def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's keys in their types and in common terms. Raises CatalogError for what is missing or
-    contradictory."""
-    values = checked(family_of(config).schema, config)
-    config = {**config, **{key: value for key, value in values if value is not None}}
-    _check_complete(config)
-    config = in_common_layers(config)
-    _check_heads(config)
-    check_kinds(config)
-    return config
-
-
-def _check_complete(config: Mapping[str, Any]) -> None:
+def _check_complete(config: Config, given: Mapping[str, Any]) -> None:
     """Check that no key is missing that all files of the family need."""
-    lists_layers = family_of(config).lists_layers
-    needed = [*NEEDED, mlp_key(config), *([lists_layers] if lists_layers else [])]
+    needed = [*NEEDED, mlp_key(config), *config.family.needs]
     first = next((key for key in needed if config.get(key) is None), "")
-    near = closest(first, [key for key in config if key not in READ and isinstance(config[key], int)])
+    near = closest(first, [key for key in given if key not in config.family.types and isinstance(given[key], int)])
     remedy = f"{first} may be called {near}" if near else "it must be the config.json of a causal model"
     if first == "intermediate_size" and config.get("mlp_only_layers"):
         remedy = "layers of mlp_only_layers have that size"
-    check_needed(config, needed, remedy)
+    config.check_needed(needed, remedy)
 
 
-def _check_heads(config: Mapping[str, Any]) -> None:
+def _check_heads(config: Config) -> None:
     """Check that widths and heads do not contradict each other."""
-    n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    n_heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
     if alias is not None and config.get("num_key_value_heads") is None:
-        remedy = f"give it with {alias}, got {json.dumps(config[alias])}"
+        remedy = f"give it with {alias}, got {json.dumps(config.get(alias))}"
         raise CatalogError(f"num_key_value_heads is missing; {remedy}")
     n_kv_heads = config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:

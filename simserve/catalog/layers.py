@@ -16,6 +16,21 @@ with latent attention and gated delta nets, 0.15 with Mamba-2, 0.105 with own he
 a log-normal popularity is erf(S / 2): 0.28, 0.17, 0.11 and 0.20 here.
 """
 
+@dataclass(frozen=True)
+class Heads:
+    """The heads of attention in a layer.
+
+    Invariant: n_heads is a multiple of n_kv_heads.
+    """
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    """Width of a head's key and query."""
+    value_head_dim: int | None = None
+    """Width of a head's value; None: that of its key."""
+
+
 GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
 
 
@@ -33,6 +48,15 @@ class LayerGroup:
     n_layers: int
     window: int | None = None
     """Tokens of a window or chunk."""
+    heads: Heads | None = None
+    """Heads of its own; None: those of the model."""
+    n_sharing: int = 0
+    """Layers of these that attend the keys and values of another layer, and keep none (Gemma 3n)."""
+
+    @property
+    def n_keeping(self) -> int:
+        """Layers that keep something of a request."""
+        return 0 if self.kind == "none" else self.n_layers - self.n_sharing
 
     @property
     def attends(self) -> bool:
@@ -149,101 +173,3 @@ class Indexer:
     def flop_per_pair(self) -> int:
         """FLOP of a score."""
         return 2 * self.n_heads * self.head_dim
-
-
-Matrices = Mapping[str, tuple[int, int]]
-"""(rows in, columns out) by name."""
-
-
-@dataclass(frozen=True)
-class LinearAttention:
-    """The layers with a state: a gated delta net (Yang et al. 2025, section 3), as Qwen3-Next has it.
-
-    Invariant: n_value_heads is a multiple of n_key_heads.
-    """
-
-    ROUTING: ClassVar[str] = "lognormal_0.5"
-    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
-
-    n_key_heads: int
-    key_head_dim: int
-    n_value_heads: int
-    value_head_dim: int
-    conv_size: int
-    """Width of the convolution over queries, keys and values; its last inputs belong to the state."""
-    state_value_bytes: int = 2
-    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
-
-    @property
-    def key_size(self) -> int:
-        """Width of all keys; queries have the same."""
-        return self.n_key_heads * self.key_head_dim
-
-    @property
-    def value_size(self) -> int:
-        """Width of all values; gates have the same."""
-        return self.n_value_heads * self.value_head_dim
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of a request's state in one layer: a matrix per value head, and inputs of the convolution."""
-        inputs = (self.conv_size - 1) * (2 * self.key_size + self.value_size)
-        return self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_value_bytes + 2 * inputs
-
-    def mixed_size(self, tensor: int) -> int:
-        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs."""
-        return 2 * (self.key_size + self.value_size) // tensor
-
-    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
-        """Return the projections on one of `tensor` GPUs: queries, keys, values and output gates; two gates of the
-        state per value head; output."""
-        return {
-            "qkvz": (hidden_size, self.mixed_size(tensor)),
-            "gates": (hidden_size, 2 * self.n_value_heads // tensor),
-            "output": (self.value_size // tensor, hidden_size),
-        }
-
-
-@dataclass(frozen=True)
-class Mamba2:
-    """The layers with a state: selective state spaces (Dao and Gu, ICML '24, section 7), as in Nemotron-H.
-
-    Invariant: n_heads is a multiple of n_groups.
-    """
-
-    ROUTING: ClassVar[str] = "lognormal_0.3"
-    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
-
-    n_heads: int
-    head_dim: int
-    state_dim: int
-    """Values of the state for each value of a head."""
-    n_groups: int
-    """Groups of heads with inputs and outputs of the state in common."""
-    conv_size: int
-    """Width of the convolution over inputs; its last inputs belong to the state."""
-    state_value_bytes: int = 2
-    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
-
-    @property
-    def inner_size(self) -> int:
-        """Width of all heads."""
-        return self.n_heads * self.head_dim
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of a request's state in one layer: a matrix per head, and inputs of the convolution."""
-        inputs = (self.conv_size - 1) * (self.inner_size + 2 * self.n_groups * self.state_dim)
-        return self.inner_size * self.state_dim * self.state_value_bytes + 2 * inputs
-
-    def mixed_size(self, tensor: int) -> int:
-        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs, which have whole groups
-        (vLLM, mamba_mixer2.py)."""
-        return 2 * self.inner_size // tensor + 2 * max(1, self.n_groups // tensor) * self.state_dim
-
-    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
-        """Return the projections on one of `tensor` GPUs: gates, inputs, and a step size per head; output."""
-        return {
-            "input": (hidden_size, self.mixed_size(tensor) + self.n_heads // tensor),
-            "output": (self.inner_size // tensor, hidden_size),
-        }

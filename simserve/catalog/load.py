@@ -14,7 +14,8 @@ import yaml
 from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
 from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.layers import Experts, Indexer, LayerGroup, LinearAttention, Mamba2, Mla
+from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
+from simserve.catalog.states import LinearAttention, Mamba2
 from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.errors import CatalogError, closest, did_you_mean
 from simserve.units import MIB
@@ -180,7 +181,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return dataclasses as mappings, and groups as a list of them without what they do not have."""
     if isinstance(value, tuple):
-        return [{key: each for key, each in asdict(group).items() if each is not None} for group in value]
+        return [{key: each for key, each in asdict(group).items() if each} for group in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 

@@ -13,10 +13,9 @@ from simserve.catalog.layers import (
     Experts,
     Indexer,
     LayerGroup,
-    LinearAttention,
-    Mamba2,
     Mla,
 )
+from simserve.catalog.states import State
 from simserve.catalog.types import Positive
 from simserve.errors import CatalogError
 
@@ -80,6 +79,8 @@ class ModelSpec:
     intermediate_size: int
     vocab_size: int
     max_position_embeddings: int
+    value_head_dim: int | None = None
+    """Width of a head's value; None: that of its key."""
     tie_word_embeddings: bool = False
     gated_mlp: bool = True
     """Three MLP matrices (gate, up, down) rather than two."""
@@ -93,7 +94,7 @@ class ModelSpec:
     mla: Mla | None = None
     indexer: Indexer | None = None
     """None: all keys are attended, or those of a window."""
-    linear: LinearAttention | Mamba2 | None = None
+    linear: State | None = None
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.layers import LinearAttention
+from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibration import Calibration, launch_factor
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention

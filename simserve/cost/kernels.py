@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from simserve.catalog.layers import Matrices
+from simserve.catalog.states import Matrices
 from simserve.cost.shard import Shard
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.layers import LinearAttention, Mamba2, Matrices
+from simserve.catalog.states import LinearAttention, Mamba2, Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s

@@ -8,7 +8,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Matrices
+from simserve.catalog.layers import UNIFORM_ROUTING, Experts
+from simserve.catalog.states import Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 
 ACTIVATION_BYTES = 2

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from simserve.catalog.layers import LinearAttention
+from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.calibration import DEFAULT_ENGINE, DEFAULT_GPU, Calibration, calibration_path, read_calibration
 from simserve.cost.forms.base import Form

@@ -4,7 +4,7 @@ from itertools import chain
 from math import hypot
 from operator import attrgetter
 
-from simserve.catalog.layers import LinearAttention
+from simserve.catalog.states import LinearAttention
 from simserve.catalog.load import is_listed, versions
 from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.timed_forms import ALIKE

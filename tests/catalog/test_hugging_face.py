@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.layers import LinearAttention
+from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import ModelSpec
 from simserve.errors import CatalogError
 from tests.fuzz.configs import LLAMA
@@ -172,8 +172,8 @@ def test_a_file_counts_the_layers_that_predict_further_tokens(tmp_path: Path) ->
         ),
         ({"layer_types": 3}, "layer_types: must be a list, got 3; compare it with the published file"),
         (
-            {"num_key_value_heads": [8] * 32},
-            r"num_key_value_heads: .*, got \[8, 8.*; layers that differ in shape are not",
+            {"num_key_value_heads": [8, 4] * 16},
+            r"num_key_value_heads: .*, got \[8, 4.*; layers that differ in shape are not",
         ),
         ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not supported yet"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not supported yet"),

@@ -135,7 +135,7 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
         ({**DEEPSEEK, "n_group": 4, "topk_group": 5}, "topk_group must be at most the 4 groups of n_group, got 5"),
         ({**DEEPSEEK, "n_group": 64, "topk_group": 1}, "topk_group must have at least the 8 experts of a token, got 1"),
         ({**DEEPSEEK, "n_group": 0.5}, r"n_group: must be a whole number, got 0\.5"),
-        ({"moe_num_experts": 64}, "num_experts is missing, but moe_num_experts is 64; did you mean num_experts?"),
+        ({"moe_num_experts": 64}, "keys of model_type llama .* are not understood, got moe_num_experts: 64"),
         ({"kv_lora_rank": 512, "v_head_dim": 128}, "qk_nope_head_dim and qk_rope_head_dim are missing; latent attent"),
         ({**LATENT, "q_lora_rank": 0}, "q_lora_rank: must be at least 1, got 0"),
     ],

@@ -164,6 +164,13 @@ KEYS: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": QWEN_3_5_MOE,
     "smollm3": {"no_rope_layers": [1, 1, 1, 0] * 8, "no_rope_layer_interval": 4, "use_sliding_window": False},
     "starcoder2": {"sliding_window": 4096, "use_bias": True},
+    "bloom": {"n_layer": 32, "n_head": 32, "seq_length": 2048, "num_key_value_heads": 32},
+    "gpt2": {"n_layer": 32, "n_head": 32, "n_embd": 4096, "n_positions": 1024, "n_inner": None},
+    "gpt_neox": {"rotary_pct": 0.25, "use_parallel_residual": True},
+    "gptj": {"n_layer": 32, "n_head": 32, "n_embd": 4096, "n_positions": 2048, "n_inner": None},
+    "nemotron": {"hidden_act": "relu2", "partial_rotary_factor": 0.5},
+    "opt": {"ffn_dim": 16384, "word_embed_proj_dim": 4096, "do_layer_norm_before": True},
+    "phi": {"partial_rotary_factor": 0.4, "qk_layernorm": False},
 }
 """Keys of each family beyond those of all."""
 

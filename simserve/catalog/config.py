@@ -1,0 +1,128 @@
+"""Config: the values of a Hugging Face config.json under the common names of their keys."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+from simserve.catalog.families import OFF, Derived, Family
+from simserve.catalog.types import checked
+from simserve.errors import CatalogError
+from simserve.plugins.validation import MOST_SHOWN
+
+MOST_NAMED = 3
+"""Keys that an error names."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The values of a file by the common names of their keys, and what is known of its family."""
+
+    family: Family
+    values: Mapping[str, Any]
+
+    def get(self, key: str) -> Any:
+        """Return a value, None for one that is missing."""
+        return self.values.get(key)
+
+    def number(self, value: str | float) -> Any:
+        """Return a number, or the value of the key that stands for it."""
+        return self.values.get(value) if isinstance(value, str) else value
+
+    def named(self, key: str) -> str:
+        """Return the key that the file has for a common one."""
+        return self.family.names.get(key, key)
+
+    def check_needed(self, keys: Iterable[str], remedy: str) -> None:
+        """Raise CatalogError for keys that are missing, or 0."""
+        missing = [key for key in keys if not self.get(key)]
+        if missing:
+            verb, given = "is" if len(missing) == 1 else "are", self.get(missing[0])
+            names = " and ".join(map(self.named, missing))
+            raise CatalogError(f"{names} {verb} {'missing' if given is None else given}; {remedy}")
+
+
+def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
+    """Return a file's values in their types, with those that it leaves out. Raises CatalogError for a key of what is
+    not simulated, or of another type."""
+    flat = _flat(family, given)
+    for key, value in flat.items():
+        refusal = family.refusal(key)
+        if refusal is not None and value not in OFF and value != 0:
+            rule = f"{key}: {refusal} are not supported yet"
+            raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
+    n_layers = flat.get(family.names.get("num_hidden_layers", "num_hidden_layers"))
+    even = {key: _even(value, n_layers) if key in family.types else value for key, value in flat.items()}
+    values = {key: value for key, value in checked(family.schema, even) if value is not None}
+    own = set(family.names.values())
+    common = {key: value for key, value in values.items() if key not in own or key in family.names}
+    common |= {key: values[name] for key, name in family.names.items() if name in values}
+    config = Config(family, common)
+    for key in family.defaults:
+        config = _with_default(config, key)
+    for key, known in family.only.items():
+        value = config.get(key)
+        if value is not None and value not in [config.get(each) if each in family.types else each for each in known]:
+            rule = f"{key}: only {' or '.join(map(json.dumps, known))} is supported"
+            raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
+    return config
+
+
+def check_understood(family: Family, given: Mapping[str, Any]) -> None:
+    """Raise CatalogError for keys that may change the arithmetic and are not understood."""
+    flat = _flat(family, given)
+    on = [key for key, value in flat.items() if value not in OFF]
+    unknown = [key for key in on if key not in family.understood and family.refusal(key) is None]
+    if unknown:
+        named = ", ".join(f"{key}: {json.dumps(flat[key])[:MOST_SHOWN]}" for key in unknown[:MOST_NAMED])
+        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        model_type = given.get("model_type")
+        of = f"model_type {model_type}" if model_type else "a file without model_type"
+        raise CatalogError(
+            f"keys of {of} that may change sizes or attention are not understood, got {named}{more}; "
+            "delete them in a copy of the file if they change neither, else choose another model"
+        )
+
+
+def _flat(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a file with those of its mappings that the family has, each with a point before it."""
+    flat: dict[str, Any] = {}
+    for key, value in given.items():
+        inner = value if key in family.mappings and isinstance(value, dict) else None
+        flat |= {key: value} if inner is None else {f"{key}.{name}": each for name, each in inner.items()}
+    return flat
+
+
+def _even(value: Any, n_layers: Any) -> Any:
+    """Return the number of a list that has the same for every layer."""
+    is_even = isinstance(value, list) and value and len(value) == n_layers and value == [value[0]] * len(value)
+    return value[0] if is_even and type(value[0]) is int and value[0] > 1 else value
+
+
+def _with_default(config: Config, key: str) -> Config:
+    """Return the values with one that the file leaves out. Raises CatalogError where it is no whole number."""
+    default = config.family.defaults[key]
+    if config.get(key) not in (None, "auto"):
+        return config
+    if not isinstance(default, Derived):
+        return Config(config.family, {**config.values, key: default})
+    for need in default.needs:
+        if need in config.family.defaults:
+            config = _with_default(config, need)
+    config.check_needed(default.needs, f"{config.named(key)} follows from {'it' if len(default.needs) == 1 else 'them'}")
+    value = _derived(config, default)
+    if value != int(value):
+        product = " times ".join(str(each) for each in default.times)
+        top = prod(config.number(each) for each in default.times)
+        over = f"{default.over} must divide {product}, {top}, got {config.number(default.over)}"
+        raise CatalogError(over)
+    return Config(config.family, {**config.values, key: int(value)})
+
+
+def _derived(config: Config, default: Derived) -> float:
+    if default.when is not None and not config.get(default.when):
+        return float(config.number(default.times[0]))
+    value = prod(config.number(each) for each in default.times) / config.number(default.over)
+    multiple = config.number(default.multiple_of)
+    return ceil(value / multiple) * multiple if default.rounds_up or multiple != 1 else value

@@ -1,0 +1,169 @@
+"""The layers of a Hugging Face config.json by kind, as the rules of its family list them."""
+
+import re
+from collections import Counter
+from typing import Any
+
+from simserve.catalog.config import MOST_NAMED, Config
+from simserve.catalog.families import Rule, common_family
+from simserve.catalog.layers import GroupKind, Heads, LayerGroup
+from simserve.catalog.states import MIXERS, State
+from simserve.errors import CatalogError
+
+WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
+"""Kinds of layers with a window, and the keys of the tokens that it attends at most: the last ones, or those of the
+same chunk (Llama 4)."""
+
+MLPS = ("dense", "experts")
+
+EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
+"""Sizes of states of which the second divides the first."""
+
+Layer = tuple[str, str | None]
+"""Mixer and MLP of a layer; None: it has none."""
+
+
+def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
+    """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
+    lettered = next((rule for rule in config.family.mixer_rules if rule.by == "letters" and config.get(rule.key or "")), None)
+    if lettered is not None:
+        return _lettered(config, lettered)
+    mixers, n_layers = _mixers(config), config.get("num_hidden_layers")
+    mlps = _mlps(config, n_layers) if has_experts else ["dense"] * n_layers
+    layers: list[Layer] = []
+    for mixer, mlp in zip(mixers, mlps, strict=True):
+        *before, last = mixer.split("+")
+        layers += [*((each, None) for each in before), (last, mlp)]
+    return layers
+
+
+def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
+    """Return the layers by mixer, in order of the first of each."""
+    full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
+    n_keeping = len(layers) - (config.get("num_kv_shared_layers") or 0)
+    counts = Counter(mixer for mixer, _ in layers)
+    keeping = Counter(mixer for mixer, _ in layers[:n_keeping])
+    heads = {"windowed": _own_heads(config)}
+    return tuple(
+        LayerGroup(
+            full if mixer == "full" else mixer,  # type: ignore[arg-type]
+            n_layers,
+            config.get(WINDOWS[mixer]) if mixer in WINDOWS else None,
+            heads.get(mixer),
+            n_layers - keeping[mixer],
+        )
+        for mixer, n_layers in counts.items()
+    )
+
+
+def _own_heads(config: Config) -> Heads | None:
+    sizes = {name: config.get(key) for name, key in config.family.windows.items()}
+    return Heads(**sizes) if all(sizes.values()) and sizes else None
+
+
+def read_state(config: Config) -> State | None:
+    """Read the sizes of layers with a state; None for families without them. Raises CatalogError without the path."""
+    state = config.family.state
+    if state is None:
+        return None
+    config.check_needed(state.sizes.values(), "layers with a state need all their sizes")
+    sizes = {name: config.get(key) for name, key in state.sizes.items()}
+    for many, few in EVEN_PAIRS:
+        if few in sizes and sizes[many] % sizes[few]:
+            names = state.sizes[few], state.sizes[many]
+            raise CatalogError(f"{names[0]} must divide {names[1]} {sizes[many]}, got {sizes[few]}")
+    # As engines hold it by default: in 16 bits unless the file wants more.
+    in_32_bits = {} if state.dtype is None else {"state_value_bytes": 4 if config.get(state.dtype) == "float32" else 2}
+    mixer: State = MIXERS[state.mixer](**sizes, **in_32_bits)
+    return mixer
+
+
+def _lettered(config: Config, rule: Rule) -> list[Layer]:
+    """Return layers of one part each, a letter for each, as layers with an MLP or without."""
+    key = rule.key or ""
+    letters, n_layers = config.get(key), config.get("num_hidden_layers")
+    if len(letters) != n_layers:
+        raise CatalogError(f"{key} must name the {n_layers} layers of num_hidden_layers, got {len(letters)}")
+    parts = {str(letter): kind for letter, kind in rule.kinds.items()}
+    mlps = "".join(letter for letter, kind in parts.items() if kind in MLPS)
+    mixers = "".join(letter for letter in parts if letter not in mlps)
+    found = re.findall(f"([{re.escape(mixers)}])([{re.escape(mlps)}]?)", letters)
+    if sum(len(mixer + mlp) for mixer, mlp in found) != n_layers:
+        other = sorted(set(letters) - parts.keys()) or [f"{mlps[0]} without a layer to follow"]
+        raise CatalogError(f"{key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
+    return [(parts[mixer], parts[mlp] if mlp else None) for mixer, mlp in found]
+
+
+def _mixers(config: Config) -> list[str]:
+    for rule in config.family.mixer_rules:
+        kinds = _chosen(config, rule)
+        if kinds is None or _lacks_window(config, rule, kinds):
+            continue
+        if "state" in "".join(kinds) and config.family.state is None:
+            states = [entry for entry, kind in rule.kinds.items() if kind == "state" and entry in config.get(rule.key or "")]
+            raise CatalogError(f"{rule.key}: layers of type {', '.join(map(str, states))} are not supported yet")
+        return kinds
+    window = config.get("sliding_window")
+    if window and config.get("use_sliding_window") is not False:  # a config may state one and switch it off
+        remedy = f"list the layers with the window of {window} tokens, or set use_sliding_window: false"
+        raise CatalogError(f"layer_types is missing; {remedy}")
+    return ["full"] * config.get("num_hidden_layers")
+
+
+def _lacks_window(config: Config, rule: Rule, kinds: list[str]) -> bool:
+    """Tell whether layers have no window after all. Raises CatalogError where the file lists such layers."""
+    for kind, key in WINDOWS.items():
+        if kind not in kinds:
+            continue
+        if rule.by == "list" and rule.key == "layer_types":
+            if not config.get(key):
+                entry = next(entry for entry, each in rule.kinds.items() if each == kind)
+                raise CatalogError(f"layer_types names layers of {entry}, but {key} is missing")
+        elif not config.get(key) or (kind == "windowed" and config.get("use_sliding_window") is False):
+            return True
+    return False
+
+
+def _mlps(config: Config, n_layers: int) -> list[str]:
+    """Return whether each layer has experts: where no rule says otherwise. Raises CatalogError where none has."""
+    rules = config.family.expert_rules
+    chosen = [kinds for kinds in (_chosen(config, rule) for rule in rules) if kinds is not None]
+    mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)] or ["experts"] * n_layers
+    if "experts" not in mlps:
+        given = " and ".join(config.named(rule.key) for rule in rules if rule.key and config.get(rule.key)) or "the file"
+        raise CatalogError(f"{given} must leave experts to one of the {n_layers} layers at least; set no experts")
+    return mlps
+
+
+def _chosen(config: Config, rule: Rule) -> list[Any] | None:
+    """Return the kind of each layer by a rule; None where it says nothing."""
+    layers = range(config.get("num_hidden_layers"))
+    value = None if rule.key is None else config.get(rule.key)
+    value = rule.value if value is None or value == [] else value
+    if value is None or (rule.when is not None and not config.get(rule.when)):
+        return None
+    if isinstance(value, list) and rule.by != "numbers":
+        return _listed(config, rule, value)
+    match rule.by:
+        case "numbers":
+            chosen = {number - rule.first for number in value}
+        case "since":
+            chosen = set(layers[value:] if value >= 0 else layers[max(0, len(layers) + value) :])
+        case _:
+            period = len(value) if isinstance(value, str) else value
+            offset = (config.number(rule.offset) or 0) % period
+            chosen = {layer for layer in layers if layer % period == offset}
+    return [rule.kind if layer in chosen else rule.others for layer in layers]
+
+
+def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
+    """Return the kinds of entries. Raises CatalogError for another number of them, or one that is not known."""
+    key, n_layers = config.named(rule.key or ""), config.get("num_hidden_layers")
+    kinds = rule.kinds or {1: rule.kind, 0: rule.others}
+    unknown = sorted({str(entry) for entry in value if entry not in kinds})
+    if unknown:
+        what = common_family().refusal(key) or f"layers of type {', '.join(unknown[:MOST_NAMED])}"
+        raise CatalogError(f"{key}: {what} are not supported yet")
+    if len(value) != n_layers:
+        raise CatalogError(f"{key} must name the {n_layers} layers of num_hidden_layers, got {len(value)}")
+    return [kinds[entry] for entry in value]
