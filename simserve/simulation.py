@@ -360,11 +360,13 @@ def _link_facts(priced: _Priced) -> LinkFacts | None:
 
 def _kv_sizes(shard: Shard) -> KvSizes:
     """Return what crosses the link of a prompt, by group of layers."""
-    groups, whole = shard.model.groups, shard.whole
-    windows = tuple((group.n_layers, group.window, group.kind == "chunked") for group in groups if group.window)
+    whole, layer_bytes = shard.whole, shard.whole.layer_kv_bytes_per_token
+    attending = [group for group in shard.model.groups if group.attends]
+    sizes = [(ceil(each.n_keeping * whole.of(each).layer_kv_bytes_per_token / layer_bytes), each) for each in attending]
+    windows = tuple((n_layers, each.window, each.kind == "chunked") for n_layers, each in sizes if each.window)
     state_bytes = shard.model.n_state_layers * whole.state_bytes
-    n_layers = max(1, shard.model.n_attention_layers)
-    return KvSizes(n_layers, windows, ceil(state_bytes / whole.layer_kv_bytes_per_token))
+    n_layers = max(1, sum(n_layers for n_layers, _ in sizes))
+    return KvSizes(n_layers, windows, ceil(state_bytes / layer_bytes))
 
 
 def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | None:

@@ -30,6 +30,10 @@ class Heads:
     value_head_dim: int | None = None
     """Width of a head's value; None: that of its key."""
 
+    def divides(self, tensor: int) -> bool:
+        """Tell whether so many GPUs share the heads evenly: KV heads may be whole on several."""
+        return self.n_heads % tensor == 0 and (self.n_kv_heads % tensor == 0 or tensor % self.n_kv_heads == 0)
+
 
 GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
 

@@ -11,6 +11,7 @@ from simserve.catalog.layers import (
     OWN_HEADS_ROUTING,
     SHARED_HEADS_ROUTING,
     Experts,
+    Heads,
     Indexer,
     LayerGroup,
     Mla,
@@ -66,8 +67,7 @@ class ModelSpec:
 
     Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
     indexer needs mla;
-    those of kind state have linear; n_moe_layers >= 1 and n_bare_layers == 0 with experts; with mla, n_kv_heads and
-    head_dim mean nothing.
+    those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
     """
 
     name: str
@@ -133,6 +133,12 @@ class ModelSpec:
         return sum(group.n_layers for group in self.groups if group.kind == "state")
 
     @property
+    def all_heads(self) -> list[Heads]:
+        """The heads of the model, and those of its own of each group."""
+        own = (group.heads for group in self.groups if group.heads is not None)
+        return [Heads(self.n_heads, self.n_kv_heads, self.head_dim, self.value_head_dim), *own]
+
+    @property
     def expert_routing(self) -> str:
         """How tokens choose experts, unless a pool says otherwise: as measured, or as in other models of its kind."""
         if self.experts is not None and self.experts.routing is not None:
@@ -148,16 +154,20 @@ class ModelSpec:
     @property
     def n_moe_layers(self) -> int:
         """Layers with experts."""
-        return 0 if self.experts is None else self.n_layers - self.n_dense_layers
+        return 0 if self.experts is None else self.n_layers - self.n_dense_layers - self.n_bare_layers
 
     def within(self, n_tokens: int) -> "ModelSpec":
         """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""
         never_filled = [group for group in self.groups if group.window is not None and group.window >= n_tokens]
         if not never_filled:
             return self
-        n_full = sum(group.n_layers for group in self.groups if group.kind == "full" or group in never_filled)
+        full = dict[Heads | None, LayerGroup]()
+        for group in (group for group in self.groups if group.kind == "full" or group in never_filled):
+            alike = full.get(group.heads, LayerGroup("full", 0, heads=group.heads))
+            n_layers, n_sharing = alike.n_layers + group.n_layers, alike.n_sharing + group.n_sharing
+            full[group.heads] = replace(alike, n_layers=n_layers, n_sharing=n_sharing)
         others = (group for group in self.groups if group.kind != "full" and group not in never_filled)
-        return replace(self, groups=(LayerGroup("full", n_full), *others))
+        return replace(self, groups=(*full.values(), *others))
 
 
 LinkTopology = Literal["nvls", "switch", "mesh", "host"]

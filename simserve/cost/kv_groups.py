@@ -34,7 +34,7 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, shard: Shard, group: LayerGroup) -> "Spec":
         """Return what the layers of a group have in common with others."""
-        layer_bytes = shard.layer_kv_bytes_per_token if group.attends else shard.state_bytes
+        layer_bytes = shard.of(group).layer_kv_bytes_per_token if group.attends else shard.state_bytes
         return cls("full" if group.kind == "latent" else group.kind, group.window, layer_bytes)
 
 
@@ -52,12 +52,12 @@ class GroupMemory:
     @property
     def bytes_per_token(self) -> float:
         """Bytes of a token in all its layers; 0 for states."""
-        return self.group.n_layers * self.spec.layer_bytes * self.group.attends
+        return self.group.n_keeping * self.spec.layer_bytes * self.group.attends
 
     @property
     def bytes_per_request(self) -> float:
         """Bytes of a request's states in all its layers; 0 where tokens are kept."""
-        return self.group.n_layers * self.spec.layer_bytes * (not self.group.attends)
+        return self.group.n_keeping * self.spec.layer_bytes * (not self.group.attends)
 
     def most_bytes(self, n_tokens: int) -> float:
         """Return the most bytes that a request of n tokens ever holds, without padding layers."""
@@ -105,10 +105,10 @@ class KvLayout:
         on_stage: Counter[object] = Counter()
         in_all: Counter[object] = Counter()
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
-        counts = *n_in_groups, *(part.group.n_layers for part in drafts)
+        counts = *n_in_groups, *(part.group.n_keeping for part in drafts)
         for n, part in zip(counts, self.parts, strict=False):
             on_stage[part.spec] += n
-            in_all[part.spec] += part.group.n_layers
+            in_all[part.spec] += part.group.n_keeping
         n_each = self.n_layers // self.n_merged
         most = max(-(-n // -(-in_all[spec] // n_each)) for spec, n in on_stage.items())
         return self.n_merged * most * self.layer_bytes + self.draft_bytes
@@ -152,9 +152,9 @@ def kv_layout(
 
     parts: list[GroupMemory] = []
     for each in shards:
-        ratio, rest = divmod(token_bytes, each.layer_kv_bytes_per_token)
-        tokens = block_size * (1 if rest else max(1, int(ratio)))
-        for group in (group for group in each.model.groups if group.kind != "none"):
+        for group in (group for group in each.model.groups if group.n_keeping):
+            ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
+            tokens = block_size * (1 if rest else max(1, int(ratio)))
             parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
@@ -169,9 +169,10 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
     """Return the bytes of a token in the largest layers that attend, and the tokens of a block of these: at least as
     large as a state."""
     attending = [each for each in shards if each.model.n_attention_layers] or [shards[0]]
-    token_bytes = max(each.layer_kv_bytes_per_token for each in attending)
+    largest = [max(own.layer_kv_bytes_per_token for own, _ in each.by_heads or [(each, 0)]) for each in attending]
+    token_bytes = max(largest)
     for each in (each for each in shards if each.model.n_state_layers):
-        own_bytes = shards[0].layer_kv_bytes_per_token if attending[0] is each is shards[0] else token_bytes
+        own_bytes = largest[0] if attending[0] is each is shards[0] else token_bytes
         least = -(-each.state_bytes // own_bytes)  # a state fits a block of one layer
         block_size = max(block_size, int(-(-least // BLOCK_STEP)) * BLOCK_STEP)
     return token_bytes, block_size
@@ -183,7 +184,7 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
     n_states, n_placed = 0, Counter[Spec]()
     for part in parts:
         n_before = -(-n_placed[part.spec] // n_layers)
-        n_placed[part.spec] += part.group.n_layers
+        n_placed[part.spec] += part.group.n_keeping
         n_parts = -(-n_placed[part.spec] // n_layers) - n_before
         n_states += n_parts * part.blocks.n_states
         (group,) = part.blocks.groups
@@ -196,7 +197,7 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
 def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
     """Tell whether all layers of a model and its draft attend, and keep the same tokens."""
     kinds = set()
-    for group in (group for shard in shards for group in shard.model.groups if group.kind != "none"):
+    for group in (group for shard in shards for group in shard.model.groups if group.n_keeping):
         keeps_all = group.window is None or (max_model_len is not None and group.window >= max_model_len)
         kinds.add((group.attends, *((None, None) if keeps_all else (group.kind, group.window))))
     return len(kinds) == 1 and all(attends for attends, _, _ in kinds)
@@ -204,7 +205,7 @@ def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
 
 def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
     """Add the layers of a draft that keep the same tokens as those of its model, in the same blocks."""
-    blocks, kept = alone.blocks, [group for group in draft.model.groups if group.kind != "none"]
+    blocks, kept = alone.blocks, [group for group in draft.model.groups if group.n_keeping]
     parts = [GroupMemory(group, Spec.of(draft, group), alone.parts[0].blocks, is_draft=True) for group in kept]
     if blocks.windows:  # they count keys, and take no blocks
         of_draft = (KvGroup(alone.block_size, 0, group) for group in kept)
@@ -217,6 +218,6 @@ def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
     """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
     counts: Counter[Spec] = Counter()
     for part in parts:
-        counts[part.spec] += part.group.n_layers
+        counts[part.spec] += part.group.n_keeping
     least, most = min(counts.values()), max(counts.values())
     return most if most < least * PADDED_BELOW else least

@@ -127,7 +127,8 @@ def ledger(
         reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
-        n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
+        in_groups = zip(stage.n_in_groups, model.groups, strict=True)
+        n_in_parts = [-(-n * each.n_keeping // each.n_layers) for n, each in in_groups if each.n_keeping]
         block_bytes, left = layout.stage_bytes(n_in_parts), usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
         n_least = pipeline * layout.blocks.most(1)
@@ -158,7 +159,8 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
     if model.experts is not None:
         # three buffers of fused experts, of which the last shares the first: gate and up, or outputs; and products
         # (vLLM, fused_moe.py); shared experts run before
-        routed = model.experts.top_k * (max(2 * shard.expert_columns, model.hidden_size) + shard.expert_columns)
+        rows = mlp - 1
+        routed = model.experts.top_k * (max(rows * shard.expert_columns, model.hidden_size) + shard.expert_columns)
         widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
     if mla is not None:
         widths.append(shard.n_heads * (2 * mla.qk_head_dim + 2 * mla.v_head_dim))  # queries, keys, values, outputs

@@ -1,14 +1,14 @@
 """The operations of a step: what layers do alike, and how many layers do it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.states import LinearAttention, Mamba2, Matrices
+from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Mamba1, Mamba2, Matrices, ShortConvolution
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
@@ -26,9 +26,9 @@ NORMS, REDUCES, ATTENTION = 2, 2, 3
 """Around a layer; and rotation, KV write and attention."""
 LATENT = 4
 """Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
-STATE = {LinearAttention: 11, Mamba2: 7}
-"""Convolution, gates, norms and the kernels over chunks of a prompt (flash-linear-attention, gated_delta_rule/chunk.py;
-mamba_ssm, ssd_combined.py)."""
+STATE = {LinearAttention: 11, Kda: 13, LightningAttention: 6, Mamba1: 5, Mamba2: 7, ShortConvolution: 2}
+"""Convolution, gates, norms and the kernels over chunks of a prompt (flash-linear-attention, gated_delta_rule/chunk.py
+and kda/chunk.py; mamba_ssm, ssd_combined.py; vLLM, mamba_mixer.py, short_conv.py and lightning_attn.py)."""
 ROUTING = 3
 """Choice of experts, sorting of rows by expert, and the weighted sum; the gate is a product."""
 
@@ -106,12 +106,16 @@ class RankOperations:
         n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
-        attention = ATTENTION + norms + (LATENT if model.mla else 0) + self._n_products(shard.attention_matrices)
-        state = STATE.get(type(model.linear), 0) + self._n_products(shard.linear_matrices)
+        attention = around + ATTENTION + norms + (LATENT if model.mla else 0)
+        by_heads = [(replace(self, shard=each), n_layers) for each, n_layers in shard.by_heads]
+        state = (0 if model.linear is None else STATE[type(model.linear)]) + self._n_products(shard.linear_matrices)
         shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
         rows = [
-            Operation(model.n_attention_layers, self._attention_s, around + attention),
+            *(
+                Operation(n_layers, each._attention_s, attention + self._n_products(each.shard.attention_matrices))
+                for each, n_layers in by_heads
+            ),
             Operation(model.n_state_layers, self._state_s, around + state),
             Operation(-model.n_bare_layers, self._reduce_s),
             Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),

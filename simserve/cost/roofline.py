@@ -14,7 +14,7 @@ from simserve.catalog.layers import Indexer
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
-from simserve.cost.forms.moe import MATRICES, load_of
+from simserve.cost.forms.moe import load_of
 from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
@@ -156,7 +156,7 @@ class Roofline:
         """Return the roofline of two grouped products on the busiest GPU: FLOP of rows, bytes of touched experts."""
         layer = shard.expert_layer
         load = load_of(shard.routing, n_tokens, layer.top_k, layer.n_experts, layer.expert)
-        weights = MATRICES * layer.hidden * shard.expert_columns
+        weights = shard.expert_weights
         work = Work(2 * weights * load.rows, load.touched * weights * BYTES_PER_VALUE[shard.weight_dtype])
         return 2 * self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(shard.weight_dtype))
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from simserve.catalog.layers import UNIFORM_ROUTING, Experts
+from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Heads, LayerGroup
 from simserve.catalog.states import Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 
@@ -62,6 +62,19 @@ class Shard:
         """The model on one GPU: each head, and each expert, once."""
         return replace(self, tensor=1, expert=1, data=1)
 
+    def of(self, group: LayerGroup) -> "Shard":
+        """The model with the heads of a group of its layers in all of them."""
+        return self if group.heads is None else replace(self, model=replace(self.model, **vars(group.heads)))
+
+    @cached_property
+    def by_heads(self) -> list[tuple["Shard", int]]:
+        """The model with each of the heads of its layers, and how many layers that attend have them."""
+        counts = dict[Heads | None, int]()
+        for group in self.model.groups:
+            counts[group.heads] = counts.get(group.heads, 0) + group.n_layers * group.attends
+        firsts = {group.heads: group for group in reversed(self.model.groups)}
+        return [(self.of(firsts[heads]), n) for heads, n in counts.items() if n]
+
     @property
     def n_heads(self) -> int:
         """Query heads on this GPU."""
@@ -80,7 +93,7 @@ class Shard:
     @property
     def value_size(self) -> int:
         """Width of a head's value."""
-        return self.model.mla.v_head_dim if self.model.mla else self.model.head_dim
+        return self.model.mla.v_head_dim if self.model.mla else self.model.value_head_dim or self.model.head_dim
 
     @property
     def inner_size(self) -> int:
@@ -116,7 +129,7 @@ class Shard:
         output = (self.n_heads * self.value_size, model.hidden_size)
         if mla is None:
             n_queries = self.n_heads * (2 if model.gated_attention else 1)
-            columns = n_queries * model.head_dim + 2 * self.n_kv_heads * model.head_dim
+            columns = n_queries * model.head_dim + self.n_kv_heads * (model.head_dim + self.value_size)
             return {"qkv": (model.hidden_size, columns), "output": output}
         queries = self.n_heads * mla.qk_head_dim
         rank, indexer, index = mla.q_lora_rank, model.indexer, {}
@@ -176,9 +189,8 @@ class Shard:
     @property
     def mixing_weights(self) -> int:
         """Weights in the projections of all layers, of attention and of states."""
-        model = self.model
-        n_of_states = model.n_state_layers * n_weights(self.linear_matrices)
-        return model.n_attention_layers * n_weights(self.attention_matrices) + n_of_states
+        n_of_states = self.model.n_state_layers * n_weights(self.linear_matrices)
+        return sum(n * n_weights(each.attention_matrices) for each, n in self.by_heads) + n_of_states
 
     @property
     def expert_weights(self) -> int:
@@ -216,13 +228,14 @@ class Shard:
     def attended_bytes(self) -> float:
         """Bytes that attention reads of a token: 2 vectors per head for K and V, or one latent vector for both."""
         mla = self.model.mla
-        values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
+        values = mla.cached_size if mla else self.n_kv_heads * (self.key_size + self.value_size)
         return values * BYTES_PER_VALUE[self.kv_dtype]
 
     @property
     def kv_bytes_per_token(self) -> float:
         """Bytes of one token's keys and values in all layers that attend, whatever they keep of older tokens."""
-        return self.layer_kv_bytes_per_token * self.model.n_attention_layers
+        attending = (group for group in self.model.groups if group.attends)
+        return sum(group.n_keeping * self.of(group).layer_kv_bytes_per_token for group in attending)
 
     @property
     def state_bytes(self) -> float:

@@ -65,7 +65,8 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
-        self._windows = [group for group in shard.model.groups if group.window is not None]
+        windows = [group for group in shard.model.groups if group.window is not None]
+        self._windows = [(each.n_layers, self.kernels.prefill_attention(shard.of(each)).seconds) for each in windows]
         self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
         self._prefill_s = self.kernels.prefill_attention(shard).seconds
         self._prompts_ps: dict[int, tuple[int, int]] = {}
@@ -130,7 +131,7 @@ class StepCost:
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
         works = zip(self._windows, reads, strict=True)
-        return to_ps(sum(group.n_layers * float(self._prefill_s(n_tokens, *read)) for group, read in works))
+        return to_ps(sum(n_layers * float(prefill_s(n_tokens, *read)) for (n_layers, prefill_s), read in works))
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended, besides
@@ -160,16 +161,20 @@ class StepCost:
     def attention_by_group_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
         """Return the attention of that many decoding requests without keys, and per key that these requests attend in
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
-        model = self.shard.model
-        intercept_s, slope_s = self.kernels.decode_attention(self.shard, counts)
-        if model.indexer is not None:  # kernels attend top_k keys, however few there are
-            intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
-            slope_s = self.kernels.scored_s(self.shard, counts)
-        intercepts_s = model.n_attention_layers * intercept_s
+        model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), 0.0 * counts
+        for shard, n_layers in self.shard.by_heads:
+            intercept_s, slopes_s[shard] = self.kernels.decode_attention(shard, counts)
+            if model.indexer is not None:  # kernels attend top_k keys, however few there are
+                intercept_s = intercept_s + counts * (model.indexer.top_k * slopes_s[shard])
+                slopes_s[shard] = self.kernels.scored_s(shard, counts)
+            intercepts_s = intercepts_s + n_layers * intercept_s
         if model.n_state_layers:
             states_s = self.kernels.states_s(self.shard, counts)
             intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
-        return array_to_ps(intercepts_s), [array_to_ps(each.n_layers * each.attends * slope_s) for each in model.groups]
+        of_groups = [
+            each.n_layers * slopes_s[self.shard.of(each)] if each.attends else 0.0 * counts for each in model.groups
+        ]
+        return array_to_ps(intercepts_s), [array_to_ps(each) for each in of_groups]
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of

@@ -41,9 +41,16 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
         n_dense = max(0, min(end, model.n_dense_layers) - begin)
         before, after = _up_to(model, begin), _up_to(model, end)
         n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
-        n_moe = 0 if model.experts is None else end - begin - n_dense
+        n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
         yield Stage(n_dense, n_moe, n_in_groups, is_first=index == 0, is_last=is_last)
         begin = end
+
+
+def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
+    """Return how many of the first layers have experts: those after the dense ones, spread evenly where some are
+    bare."""
+    n_others = model.n_layers - model.n_dense_layers
+    return max(0, n_layers - model.n_dense_layers) * model.n_moe_layers // n_others if model.n_moe_layers else 0
 
 
 def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
@@ -64,7 +71,7 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
     numbers = stage.n_dense_layers * n_weights(shard.mlp_matrices)
     for n_layers, group in zip(stage.n_in_groups, model.groups, strict=True):
-        matrices = shard.linear_matrices if group.kind == "state" else shard.attention_matrices
+        matrices = shard.linear_matrices if group.kind == "state" else shard.of(group).attention_matrices
         numbers += n_layers * (n_weights(matrices) if group.kind != "none" else 0)
     in_experts, in_gates = 0, 0
     if stage.n_moe_layers:

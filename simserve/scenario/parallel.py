@@ -122,10 +122,11 @@ def check_parallel(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuS
 
 def _check_tensor(draft: Draft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> None:
     at, remedy = ("parallel", "tensor"), f"try {either(valid_tensors(model, gpu))}"
-    if model.n_heads % tensor:
-        draft.problem(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
-    elif model.n_kv_heads % tensor and tensor % model.n_kv_heads:
-        draft.problem(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
+    heads = next((each for each in model.all_heads if not each.divides(tensor)), model.all_heads[0])
+    if heads.n_heads % tensor:
+        draft.problem(at, f"must divide the model's {heads.n_heads} attention heads", tensor, remedy)
+    elif not heads.divides(tensor):
+        draft.problem(at, f"must divide the model's {heads.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
     elif tensor > gpu.gpus_per_node and tensor % gpu.gpus_per_node:
         rule = f"must be at most the {gpu.gpus_per_node} GPUs of a node, or fill several"
         draft.problem(at, f"{rule}: a GPU sums with those at its place of the other nodes", tensor, remedy)
@@ -133,9 +134,8 @@ def _check_tensor(draft: Draft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> 
 
 def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
     """Return the tensor-parallel degrees that split this model evenly inside a node."""
-    n_kv = model.n_kv_heads
     degrees = range(1, gpu.gpus_per_node + 1)
-    return [n for n in degrees if model.n_heads % n == 0 and (n_kv % n == 0 or n % n_kv == 0)]
+    return [n for n in degrees if all(heads.divides(n) for heads in model.all_heads)]
 
 
 def resolve_experts(draft: Draft, parallel: Parallel, model: ModelSpec, routing: str | None) -> str | None:

@@ -104,7 +104,7 @@ def _check_model(draft: Draft, model: ModelSpec, dtype: str, target: Shard) -> N
         vocabulary = f"the {verifier.vocab_size} tokens of {verifier.name}"
         rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
         draft.problem(here, rule, model.name, "use a smaller model of the same family")
-    if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
+    if not all(heads.divides(tensor) for heads in model.all_heads):
         rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
 
@@ -171,7 +171,8 @@ class SpeculationSetup:
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
         index = model.indexer
         key_flop = n_queries * (decode_work(target.shard, 0, 1).flop if index is None else index.flop_per_pair)
-        windows = [group for group in model.groups if group.window is not None]
+        windows = [(each, target.shard.of(each)) for each in model.groups if each.window is not None]
+        flops = [each.n_layers * n_queries * decode_work(own, 0, 1).flop for each, own in windows]
         return SpeculativeCost(
             target,
             self._drafting(target),
@@ -180,7 +181,7 @@ class SpeculationSetup:
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
             query_ps=_sparse_query_ps(target),
-            window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
+            window_floors_ps=tuple(to_ps(flop / flop_per_s) for flop in flops),
         )
 
     def draft_work(self, target: StepCost) -> WorkFacts | None:

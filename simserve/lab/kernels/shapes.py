@@ -106,5 +106,5 @@ def _attention(models: Sequence[ModelSpec], gpu: GpuSpec) -> Iterator[Shape]:
 def _shards(models: Sequence[ModelSpec]) -> Iterator[tuple[ModelSpec, int]]:
     """Yield each model with the numbers of GPUs that divide its heads."""
     for model, tensor in product(models, TENSOR):
-        if model.n_heads % tensor == 0 and (model.n_kv_heads % tensor == 0 or tensor % model.n_kv_heads == 0):
+        if all(heads.divides(tensor) for heads in model.all_heads):
             yield model, tensor
