@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-from simserve.catalog.families import OFF, Derived, Family
+from simserve.catalog.families import Derived, Family
 from simserve.catalog.types import checked
 from simserve.errors import CatalogError
 from simserve.plugins.validation import MOST_SHOWN
@@ -49,11 +49,11 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     flat = _flat(family, given)
     for key, value in flat.items():
         refusal = family.refusal(key)
-        if refusal is not None and value not in OFF and value != 0:
+        if refusal is not None and is_on(value) and value != 0:
             rule = f"{key}: {refusal} are not supported yet"
             raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
     n_layers = flat.get(family.names.get("num_hidden_layers", "num_hidden_layers"))
-    even = {key: _even(value, n_layers) if key in family.types else value for key, value in flat.items()}
+    even = {key: _even(value, n_layers) if key in family.numbers else value for key, value in flat.items()}
     values = {key: value for key, value in checked(family.schema, even) if value is not None}
     own = set(family.names.values())
     common = {key: value for key, value in values.items() if key not in own or key in family.names}
@@ -72,7 +72,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
 def check_understood(family: Family, given: Mapping[str, Any]) -> None:
     """Raise CatalogError for keys that may change the arithmetic and are not understood."""
     flat = _flat(family, given)
-    on = [key for key, value in flat.items() if value not in OFF]
+    on = [key for key, value in flat.items() if is_on(value)]
     unknown = [key for key in on if key not in family.understood and family.refusal(key) is None]
     if unknown:
         named = ", ".join(f"{key}: {json.dumps(flat[key])[:MOST_SHOWN]}" for key in unknown[:MOST_NAMED])
@@ -83,6 +83,11 @@ def check_understood(family: Family, given: Mapping[str, Any]) -> None:
             f"keys of {of} that may change sizes or attention are not understood, got {named}{more}; "
             "delete them in a copy of the file if they change neither, else choose another model"
         )
+
+
+def is_on(value: Any) -> bool:
+    """Tell whether a value switches something on; null, false and empty ones do not."""
+    return value is not None and value is not False and value not in ("", [], {})
 
 
 def _flat(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +102,7 @@ def _flat(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
 def _even(value: Any, n_layers: Any) -> Any:
     """Return the number of a list that has the same for every layer."""
     is_even = isinstance(value, list) and value and len(value) == n_layers and value == [value[0]] * len(value)
-    return value[0] if is_even and type(value[0]) is int and value[0] > 1 else value
+    return value[0] if is_even else value
 
 
 def _with_default(config: Config, key: str) -> Config:
@@ -110,7 +115,8 @@ def _with_default(config: Config, key: str) -> Config:
     for need in default.needs:
         if need in config.family.defaults:
             config = _with_default(config, need)
-    config.check_needed(default.needs, f"{config.named(key)} follows from {'it' if len(default.needs) == 1 else 'them'}")
+    needs = default.needs if default.when is None or config.get(default.when) or default.otherwise is None else ()
+    config.check_needed(needs, f"{config.named(key)} follows from {'it' if len(default.needs) == 1 else 'them'}")
     value = _derived(config, default)
     if value != int(value):
         product = " times ".join(str(each) for each in default.times)
@@ -122,7 +128,7 @@ def _with_default(config: Config, key: str) -> Config:
 
 def _derived(config: Config, default: Derived) -> float:
     if default.when is not None and not config.get(default.when):
-        return float(config.number(default.times[0]))
+        return float(config.number(default.times[0] if default.otherwise is None else default.otherwise))
     value = prod(config.number(each) for each in default.times) / config.number(default.over)
     multiple = config.number(default.multiple_of)
     return ceil(value / multiple) * multiple if default.rounds_up or multiple != 1 else value

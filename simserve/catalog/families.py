@@ -14,7 +14,7 @@ import yaml
 from pydantic import BeforeValidator, Field, ValidationError, create_model
 
 from simserve.catalog.config_keys import TYPES
-from simserve.catalog.layers import Heads
+from simserve.catalog.layers import Heads, LayerInputs
 from simserve.catalog.states import MIXERS, StateMixer
 from simserve.catalog.types import Section, Strict
 from simserve.errors import CatalogError
@@ -29,19 +29,16 @@ Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
 
 Mlp = Literal["dense", "experts"]
 
-OFF = (None, False, "", [], {})
-"""Values that switch nothing on."""
-
 
 class Rule(Section):
     """Which layers are of a kind, by the value of a key; a rule without a value says nothing.
 
     list: an entry for each layer. letters: a letter for each mixer or MLP. period: the layer at `offset` of so many.
-    numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; negative
-    ones count from the end.
+    numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; after:
+    those behind it; negative ones count from the end.
     """
 
-    by: Literal["list", "letters", "period", "numbers", "since"]
+    by: Literal["list", "letters", "period", "numbers", "since", "after"]
     key: str | None = None
     value: int | None = None
     """The value where the file has none."""
@@ -63,7 +60,8 @@ class Derived(Section):
     multiple_of: str | int = 1
     rounds_up: bool = False
     when: str | None = None
-    """A key that must be on; else it is the first of `times`."""
+    """A key that must be on; else it is `otherwise`, or the first of `times`."""
+    otherwise: int | None = None
 
     @property
     def needs(self) -> list[str]:
@@ -115,6 +113,10 @@ class Family(Section):
     windows: Mapping[str, str] = {}
     """Heads of layers with a window: their sizes by key, where these differ."""
     has: Facts = Facts()
+    layer_inputs: Mapping[str, str] = {}
+    """Sizes of embeddings and matrices that each layer has besides (Gemma 3n), by key."""
+    other_parts: Words = ()
+    """Keys of parts of the model that are not simulated, beside the text part."""
     refuses: Mapping[str, Words] = {}
     """Keys of what is not simulated, by what it is; an asterisk ends the beginning of several."""
 
@@ -123,9 +125,17 @@ class Family(Section):
         """The types of the keys that are read."""
         common = {} if self is common_family() else common_family().types
         own = {key: TYPES[kind] for kind, keys in self.reads.items() for key in keys}
-        sizes = (*(self.state.sizes.values() if self.state else ()), *self.windows.values())
+        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs)
+        sizes = (key for part in parts for key in part.values())
         renamed = {name: common[key] for key, name in self.names.items() if key in common}
         return {**common, **dict.fromkeys(sizes, TYPES["width"]), **renamed, **own}
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """The keys of one number for all layers, which a file may list for each."""
+        common = frozenset() if self is common_family() else common_family().numbers
+        own = (key for kind, keys in self.reads.items() if kind.startswith(("width", "parts")) for key in keys)
+        return common | {*own, *(name for key, name in self.names.items() if key in common)}
 
     @cached_property
     def schema(self) -> type[Strict]:
@@ -137,7 +147,12 @@ class Family(Section):
     def understood(self) -> frozenset[str]:
         """The keys that are read or ignored."""
         common = frozenset() if self is common_family() else common_family().understood
-        return common | {*self.types, *self.ignores}
+        return common | {*self.types, *self.ignores, *self.other_parts}
+
+    @property
+    def text_only(self) -> tuple[str, ...]:
+        """The keys of parts that are not simulated."""
+        return *common_family().other_parts, *self.other_parts
 
     @cached_property
     def mappings(self) -> frozenset[str]:
@@ -192,7 +207,9 @@ def families() -> Mapping[str, Family]:
         family = _named(f"families/{name}.yaml", _parsed()[name])
         for each in family.model_types:
             if each in files:
-                raise CatalogError(f"families/{name}.yaml: model_types: must be in one file each, got {each}; delete one")
+                raise CatalogError(
+                    f"families/{name}.yaml: model_types: must be in one file each, got {each}; delete one"
+                )
             files[each] = family
     return files
 
@@ -274,6 +291,8 @@ def _check_keys(family: Family) -> None:
         _check_sizes("state.sizes", family.state.sizes, MIXERS[family.state.mixer])
     if family.windows:
         _check_sizes("windows", family.windows, Heads)
+    if family.layer_inputs:
+        _check_sizes("layer_inputs", family.layer_inputs, LayerInputs)
 
 
 def _check_sizes(place: str, sizes: Mapping[str, str], part: type) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from simserve.catalog.config import Config, check_understood, read_keys
 from simserve.catalog.families import Family, common_family, family_of
 from simserve.catalog.layer_parts import mlp_key, n_experts_of, read_experts, read_indexer, read_mla
-from simserve.catalog.layer_rules import read_groups, read_layers, read_state
+from simserve.catalog.layer_rules import read_groups, read_layers, read_part, read_state
+from simserve.catalog.layers import LayerInputs
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.types import checked
@@ -36,12 +37,14 @@ def read_config(path: Path) -> ModelSpec:
 
 def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     config = read_keys(family, given)
+    _check_gate(config, given)
     _check_complete(config, given)
     _check_heads(config)
     layers = read_layers(config, has_experts=n_experts_of(config) is not None)
     mlps = [mlp for _, mlp in layers]
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
+    others = next((key for key in family.text_only if given.get(key)), None)
     n_heads, hidden, quantized = (
         config.get(key) for key in ("num_attention_heads", "hidden_size", "quantization_config")
     )
@@ -65,11 +68,12 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         mla=mla,
         indexer=read_indexer(config),
         linear=state,
+        layer_inputs=read_part(config, family.layer_inputs, LayerInputs),
         n_bare_layers=mlps.count(None),
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
         weight_dtype=read_weight_dtype(quantized),
         only_experts_quantized=experts is not None and only_experts(quantized),
-        source=f"Hugging Face config.json, {path.name}",
+        source=f"Hugging Face config.json, {path.name}" + ("" if others is None else f"; its text, without {others}"),
     )
 
 
@@ -81,7 +85,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
     except ValueError as error:
         raise CatalogError(f"{path}: must be a Hugging Face config.json, but is not JSON ({error})") from None
-    inner = config.get("text_config") if isinstance(config, dict) else None
+    inner = (config.get("text_config") or config.get("llm_config")) if isinstance(config, dict) else None
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
@@ -119,6 +123,15 @@ def _check_complete(config: Config, given: Mapping[str, Any]) -> None:
     if first == "intermediate_size" and config.get("mlp_only_layers"):
         remedy = "layers of mlp_only_layers have that size"
     config.check_needed(needed, remedy)
+
+
+def _check_gate(config: Config, given: Mapping[str, Any]) -> None:
+    """Check that it is known whether the MLP of a family has a gate: those of SiLU have one."""
+    activation = given.get("hidden_act")
+    if not config.family.model_types and activation not in (None, "silu", "swiglu", "gelu_pytorch_tanh"):
+        remedy = "say so in a family.yaml beside the file, as has: {gated_mlp: false}, or choose another model"
+        rule = f"families of {json.dumps(activation)[:60]} differ in whether their MLP has a gate"
+        raise CatalogError(f"hidden_act: {rule}; {remedy}")
 
 
 def _check_heads(config: Config) -> None:

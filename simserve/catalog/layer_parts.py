@@ -54,6 +54,7 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
         shared_size=shared_size,
         n_groups=n_groups,
         top_groups=top_groups,
+        latent_size=config.get("moe_latent_size"),
     )
 
 
@@ -111,11 +112,9 @@ def _shared(config: Config) -> tuple[int, int]:
     """Return the number of shared experts and the inner size of one."""
     sizes = [config.get(key) for key in SHARED_SIZE if config.get(key)]
     n_shared = config.get("n_shared_experts")
-    if n_shared:
-        return n_shared, _expert_size(config)
-    if not sizes and config.family.has.shared_expert:
+    if not sizes and (n_shared or config.family.has.shared_expert):
         sizes = [_expert_size(config)]
-    return (1, sizes[0]) if sizes else (0, 0)
+    return (n_shared or 1, sizes[0]) if sizes else (0, 0)
 
 
 def _is_many(value: Any) -> bool:

@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.families import Rule, common_family
-from simserve.catalog.layers import GroupKind, Heads, LayerGroup
+from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
 from simserve.catalog.states import MIXERS, State
 from simserve.errors import CatalogError
 
@@ -19,13 +20,17 @@ MLPS = ("dense", "experts")
 EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
 """Sizes of states of which the second divides the first."""
 
+Part = TypeVar("Part", Heads, LayerInputs)
+
 Layer = tuple[str, str | None]
 """Mixer and MLP of a layer; None: it has none."""
 
 
 def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
     """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
-    lettered = next((rule for rule in config.family.mixer_rules if rule.by == "letters" and config.get(rule.key or "")), None)
+    lettered = next(
+        (rule for rule in config.family.mixer_rules if rule.by == "letters" and config.get(rule.key or "")), None
+    )
     if lettered is not None:
         return _lettered(config, lettered)
     mixers, n_layers = _mixers(config), config.get("num_hidden_layers")
@@ -43,7 +48,7 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     n_keeping = len(layers) - (config.get("num_kv_shared_layers") or 0)
     counts = Counter(mixer for mixer, _ in layers)
     keeping = Counter(mixer for mixer, _ in layers[:n_keeping])
-    heads = {"windowed": _own_heads(config)}
+    heads = {"windowed": read_part(config, config.family.windows, Heads)}
     return tuple(
         LayerGroup(
             full if mixer == "full" else mixer,  # type: ignore[arg-type]
@@ -56,9 +61,10 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     )
 
 
-def _own_heads(config: Config) -> Heads | None:
-    sizes = {name: config.get(key) for name, key in config.family.windows.items()}
-    return Heads(**sizes) if all(sizes.values()) and sizes else None
+def read_part(config: Config, keys: Mapping[str, str], part: type[Part]) -> Part | None:
+    """Read a part by the keys of its sizes; None where these are missing."""
+    sizes = {name: config.get(key) for name, key in keys.items()}
+    return part(**sizes) if sizes and all(sizes.values()) else None
 
 
 def read_state(config: Config) -> State | None:
@@ -100,7 +106,9 @@ def _mixers(config: Config) -> list[str]:
         if kinds is None or _lacks_window(config, rule, kinds):
             continue
         if "state" in "".join(kinds) and config.family.state is None:
-            states = [entry for entry, kind in rule.kinds.items() if kind == "state" and entry in config.get(rule.key or "")]
+            states = [
+                entry for entry, kind in rule.kinds.items() if kind == "state" and entry in config.get(rule.key or "")
+            ]
             raise CatalogError(f"{rule.key}: layers of type {', '.join(map(str, states))} are not supported yet")
         return kinds
     window = config.get("sliding_window")
@@ -130,7 +138,9 @@ def _mlps(config: Config, n_layers: int) -> list[str]:
     chosen = [kinds for kinds in (_chosen(config, rule) for rule in rules) if kinds is not None]
     mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)] or ["experts"] * n_layers
     if "experts" not in mlps:
-        given = " and ".join(config.named(rule.key) for rule in rules if rule.key and config.get(rule.key)) or "the file"
+        given = (
+            " and ".join(config.named(rule.key) for rule in rules if rule.key and config.get(rule.key)) or "the file"
+        )
         raise CatalogError(f"{given} must leave experts to one of the {n_layers} layers at least; set no experts")
     return mlps
 
@@ -146,9 +156,11 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
         return _listed(config, rule, value)
     match rule.by:
         case "numbers":
-            chosen = {number - rule.first for number in value}
-        case "since":
-            chosen = set(layers[value:] if value >= 0 else layers[max(0, len(layers) + value) :])
+            numbers = map(int, value.split(",")) if isinstance(value, str) else value
+            chosen = {number - rule.first for number in numbers}
+        case "since" | "after":
+            first = value if value >= 0 else len(layers) + value
+            chosen = set(layers[max(0, first + (rule.by == "after")) :])
         case _:
             period = len(value) if isinstance(value, str) else value
             offset = (config.number(rule.offset) or 0) % period
@@ -164,6 +176,8 @@ def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
     if unknown:
         what = common_family().refusal(key) or f"layers of type {', '.join(unknown[:MOST_NAMED])}"
         raise CatalogError(f"{key}: {what} are not supported yet")
+    if len(value) == n_layers + (config.get("num_nextn_predict_layers") or 0):  # some list layers of MTP, too
+        value = value[:n_layers]
     if len(value) != n_layers:
         raise CatalogError(f"{key} must name the {n_layers} layers of num_hidden_layers, got {len(value)}")
     return [kinds[entry] for entry in value]

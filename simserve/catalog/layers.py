@@ -1,6 +1,6 @@
 """Layers: the kinds of a transformer's layers, and their parts: experts, latent attention, indexers, states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +15,7 @@ Source: Gini coefficients of five checkpoints (arXiv:2605.20982): 0.24 and more 
 with latent attention and gated delta nets, 0.15 with Mamba-2, 0.105 with own heads, between with shared heads. That of
 a log-normal popularity is erf(S / 2): 0.28, 0.17, 0.11 and 0.20 here.
 """
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -123,9 +124,21 @@ class Experts:
     n_groups: int = 1
     """Groups of experts; a token chooses among the experts of its best `top_groups` groups (DeepSeek-V3)."""
     top_groups: int = 1
+    latent_size: int | None = None
+    """Width that routed experts work in, with a projection into it and one out of it; None: the hidden size."""
     routing: str | None = None
     """How tokens choose experts, as it was measured; None: as `ModelSpec.expert_routing` says. See
     `forms.moe.load_of`."""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """Embeddings of its own that each layer adds, and its low-rank residual (Gemma 3n)."""
+
+    vocabulary: int
+    width: int
+    """Width of a token's embedding in a layer."""
+    low_rank: int
 
 
 @dataclass(frozen=True)

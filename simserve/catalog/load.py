@@ -15,8 +15,8 @@ from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
 from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
-from simserve.catalog.states import LinearAttention, Mamba2
 from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.catalog.states import LinearAttention, Mamba2
 from simserve.errors import CatalogError, closest, did_you_mean
 from simserve.units import MIB
 

@@ -14,6 +14,7 @@ from simserve.catalog.layers import (
     Heads,
     Indexer,
     LayerGroup,
+    LayerInputs,
     Mla,
 )
 from simserve.catalog.states import State
@@ -95,6 +96,7 @@ class ModelSpec:
     indexer: Indexer | None = None
     """None: all keys are attended, or those of a window."""
     linear: State | None = None
+    layer_inputs: LayerInputs | None = None
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0

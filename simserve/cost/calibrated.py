@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import GpuSpec
+from simserve.catalog.states import LinearAttention
 from simserve.cost.calibration import Calibration, launch_factor
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form

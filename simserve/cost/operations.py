@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Mamba1, Mamba2, Matrices, ShortConvolution
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
+from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Mamba1, Mamba2, Matrices, ShortConvolution
 from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
@@ -117,12 +118,21 @@ class RankOperations:
                 for each, n_layers in by_heads
             ),
             Operation(model.n_state_layers, self._state_s, around + state),
+            *self._of_inputs(),
             Operation(-model.n_bare_layers, self._reduce_s),
             Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),
-            Operation(model.n_moe_layers, self._gate_and_shared_s, 1 + shared),
+            Operation(
+                model.n_moe_layers, self._gate_and_shared_s, 1 + shared + self._n_products(shard.latent_matrices)
+            ),
             Operation(model.n_moe_layers if shard.data == 1 else 0, self._experts_s, experts),
         ]
         return [Operation(n_plain, self._plain_s, around), *(row for row in rows if row.n_layers)]
+
+    def _of_inputs(self) -> list[Operation]:
+        """Return what layers add of their own embeddings."""
+        matrices = self.shard.input_matrices
+        seconds = partial(self._products_s, matrices=matrices)
+        return [Operation(self.shard.model.n_layers, seconds, self._n_products(matrices))] if matrices else []
 
     def of_groups(self) -> list[Operation]:
         """Return those for the tokens of all `data` groups that share experts: the routed experts. Inside a node these
@@ -187,7 +197,7 @@ class RankOperations:
         reading their weights takes time."""
         shard, kernels = self.shard, self.kernels
         n_in, n_out = shard.router
-        gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
+        gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in) + self._products_s(n_tokens, shard.latent_matrices)
         shared_s = self._products_s(n_tokens, shard.shared_matrices)
         read_s = kernels.elementwise_s(n_weights(shard.shared_matrices) * BYTES_PER_VALUE[shard.dense_dtype], 0)
         is_beside = n_tokens <= (self.engine.shared_beside_tokens or 0)
@@ -244,10 +254,14 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
 def _least_bytes(whole: Shard) -> float:
     """Return the bytes of weights that a step reads, however few its tokens: of routed experts, those of one token."""
     model = whole.model
-    dense = whole.mixing_weights + model.n_dense_layers * n_weights(whole.mlp_matrices)
+    dense = (
+        whole.mixing_weights
+        + model.n_layers * n_weights(whole.input_matrices)
+        + model.n_dense_layers * n_weights(whole.mlp_matrices)
+    )
     in_16_bits, routed = whole.head_weights, 0
     if model.experts is not None:
-        dense += model.n_moe_layers * n_weights(whole.shared_matrices)
+        dense += model.n_moe_layers * (n_weights(whole.shared_matrices) + n_weights(whole.latent_matrices))
         in_16_bits += model.n_moe_layers * prod(whole.router)
         routed = model.n_moe_layers * model.experts.top_k * whole.expert_weights
     stored = dense * BYTES_PER_VALUE[whole.dense_dtype] + routed * BYTES_PER_VALUE[whole.weight_dtype]

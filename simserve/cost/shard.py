@@ -9,8 +9,8 @@ from math import prod
 from typing import Any
 
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Heads, LayerGroup
-from simserve.catalog.states import Matrices
 from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
+from simserve.catalog.states import Matrices
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
@@ -158,6 +158,22 @@ class Shard:
         inner = experts.n_shared_experts * experts.shared_size if experts else 0
         return self._mlp(-(-inner // self.tensor)) if inner else {}
 
+    @cached_property
+    def latent_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of the projections to and from the width of routed experts, whole on every GPU; empty
+        where that is the hidden size."""
+        hidden, width = self.model.hidden_size, self.model.experts and self.model.experts.latent_size
+        return {"latent_in": (hidden, width), "latent_out": (width, hidden)} if width else {}
+
+    @cached_property
+    def input_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of what each layer adds of its own embeddings, whole on every GPU; empty without."""
+        own, hidden = self.model.layer_inputs, self.model.hidden_size
+        if own is None:
+            return {}
+        into = {"gate": (hidden, own.width), "projection": (hidden, own.width), "low_rank_in": (hidden, own.low_rank)}
+        return {**into, "output": (own.width, hidden), "low_rank_out": (own.low_rank, hidden)}
+
     @property
     def router(self) -> tuple[int, int]:
         """(rows in, columns out) of the gate of a layer with experts: whole on every GPU, in 16 bits."""
@@ -168,7 +184,7 @@ class Shard:
         """The experts of a layer. Without expert parallelism, all GPUs that share them divide each."""
         experts = self._experts
         return ExpertLayer(
-            hidden=self.model.hidden_size,
+            hidden=experts.latent_size or self.model.hidden_size,
             inter=experts.expert_size,
             n_experts=self.n_experts * self.expert,
             top_k=experts.top_k,
@@ -195,7 +211,7 @@ class Shard:
     @property
     def expert_weights(self) -> int:
         """Weights of one expert on this GPU."""
-        return n_weights(self._mlp(self.expert_columns))
+        return n_weights(self._mlp(self.expert_columns, self._experts.latent_size))
 
     @property
     def head_columns(self) -> int:
@@ -213,10 +229,14 @@ class Shard:
         model, per_moe_layer = self.model, 0
         if model.experts is not None:
             per_moe_layer = (
-                n_weights(self.shared_matrices) + prod(self.router) + self._experts.top_k * self.expert_weights
+                n_weights(self.shared_matrices)
+                + n_weights(self.latent_matrices)
+                + prod(self.router)
+                + self._experts.top_k * self.expert_weights
             )
         n_of_mlps = model.n_dense_layers * n_weights(self.mlp_matrices)
-        return self.mixing_weights + n_of_mlps + model.n_moe_layers * per_moe_layer
+        n_of_inputs = model.n_layers * n_weights(self.input_matrices)
+        return self.mixing_weights + n_of_inputs + n_of_mlps + model.n_moe_layers * per_moe_layer
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
@@ -253,9 +273,9 @@ class Shard:
         assert experts is not None, "the model has no experts"
         return experts
 
-    def _mlp(self, inner: int) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of an MLP of that inner size."""
-        hidden = self.model.hidden_size
+    def _mlp(self, inner: int, width: int | None = None) -> dict[str, tuple[int, int]]:
+        """Return (rows in, columns out) of an MLP of that inner size, on vectors of that width or the hidden size."""
+        hidden = width or self.model.hidden_size
         return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import ModelSpec
+from simserve.catalog.states import LinearAttention
 from simserve.cost.calibration import DEFAULT_ENGINE, DEFAULT_GPU, Calibration, calibration_path, read_calibration
 from simserve.cost.forms.base import Form
 from simserve.errors import CalibrationError

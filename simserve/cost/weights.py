@@ -69,13 +69,13 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     model = shard.model
     stage = stage or next(stages(model))
     dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
-    numbers = stage.n_dense_layers * n_weights(shard.mlp_matrices)
+    numbers = stage.n_dense_layers * n_weights(shard.mlp_matrices) + stage.n_layers * n_weights(shard.input_matrices)
     for n_layers, group in zip(stage.n_in_groups, model.groups, strict=True):
         matrices = shard.linear_matrices if group.kind == "state" else shard.of(group).attention_matrices
         numbers += n_layers * (n_weights(matrices) if group.kind != "none" else 0)
     in_experts, in_gates = 0, 0
     if stage.n_moe_layers:
-        numbers += stage.n_moe_layers * n_weights(shard.shared_matrices)
+        numbers += stage.n_moe_layers * (n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices))
         in_expert = shard.expert_weights
         if shard.weight_dtype == "mxfp4":  # in the layout of the kernels
             in_expert = in_expert // shard.expert_columns * (-(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE)
@@ -87,5 +87,7 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     norms = (2 * stage.n_layers + stage.is_last) * model.hidden_size
     # decode applies a copy of kv_b to queries and outputs, unquantized (vLLM, mla/common.py)
     absorbed = stage.n_layers * prod(shard.expansion or (0,))
-    in_16_bits = n_vocabularies * shard.head_weights + norms + in_gates + absorbed
+    own = model.layer_inputs
+    looked_up = 0 if own is None else stage.n_layers * own.vocabulary * own.width
+    in_16_bits = looked_up + n_vocabularies * shard.head_weights + norms + in_gates + absorbed
     return numbers * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.states import LinearAttention
 from simserve.catalog.specs import ModelSpec
+from simserve.catalog.states import LinearAttention
 from simserve.errors import CatalogError
 from tests.fuzz.configs import LLAMA
 
