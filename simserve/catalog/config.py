@@ -22,11 +22,16 @@ class Config:
     family: Family
     values: Mapping[str, Any]
 
+    @property
+    def n_layers(self) -> int:
+        """Layers of the file, as it counts them."""
+        return int(self.values["num_hidden_layers"])
+
     def get(self, key: str) -> Any:
         """Return a value, None for one that is missing."""
         return self.values.get(key)
 
-    def number(self, value: str | float) -> Any:
+    def number(self, value: object) -> Any:
         """Return a number, or the value of the key that stands for it."""
         return self.values.get(value) if isinstance(value, str) else value
 
@@ -54,7 +59,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
             raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
     n_layers = flat.get(family.names.get("num_hidden_layers", "num_hidden_layers"))
     even = {key: _even(value, n_layers) if key in family.numbers else value for key, value in flat.items()}
-    values = {key: value for key, value in checked(family.schema, even) if value is not None}
+    values = {key: value for key, value in checked(family.file_type, even) if value is not None}
     own = set(family.names.values())
     common = {key: value for key, value in values.items() if key not in own or key in family.names}
     common |= {key: values[name] for key, name in family.names.items() if name in values}
@@ -63,7 +68,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
         config = _with_default(config, key)
     for key, known in family.only.items():
         value = config.get(key)
-        if value is not None and value not in [config.get(each) if each in family.types else each for each in known]:
+        if value is not None and value not in [config.number(each) if each in family.types else each for each in known]:
             rule = f"{key}: only {' or '.join(map(json.dumps, known))} is supported"
             raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
     return config
@@ -126,9 +131,9 @@ def _with_default(config: Config, key: str) -> Config:
     return Config(config.family, {**config.values, key: int(value)})
 
 
-def _derived(config: Config, default: Derived) -> float:
+def _derived(config: Config, default: Derived) -> Any:
     if default.when is not None and not config.get(default.when):
-        return float(config.number(default.times[0] if default.otherwise is None else default.otherwise))
+        return config.number(default.times[0] if default.otherwise is None else default.otherwise)
     value = prod(config.number(each) for each in default.times) / config.number(default.over)
     multiple = config.number(default.multiple_of)
     return ceil(value / multiple) * multiple if default.rounds_up or multiple != 1 else value

@@ -4,11 +4,11 @@ Each family is a YAML file of the catalog, or `family.yaml` beside a config.json
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError, create_model
@@ -17,7 +17,7 @@ from simserve.catalog.config_keys import TYPES
 from simserve.catalog.layers import Heads, LayerInputs
 from simserve.catalog.states import MIXERS, StateMixer
 from simserve.catalog.types import Section, Strict
-from simserve.errors import CatalogError
+from simserve.errors import CatalogError, did_you_mean
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import problems_of
 
@@ -39,7 +39,7 @@ class Rule(Section):
     """
 
     by: Literal["list", "letters", "period", "numbers", "since", "after"]
-    key: str | None = None
+    key: str = ""
     value: int | None = None
     """The value where the file has none."""
     when: str | None = None
@@ -138,8 +138,8 @@ class Family(Section):
         return common | {*own, *(name for key, name in self.names.items() if key in common)}
 
     @cached_property
-    def schema(self) -> type[Strict]:
-        """The types as a schema; any key may be null."""
+    def file_type(self) -> type[Strict]:
+        """The type of a file; any key may be null."""
         named: dict[str, Any] = {key: (kind | None, None) for key, kind in self.types.items()}
         return create_model("Config", __base__=Strict, **named)
 
@@ -176,12 +176,11 @@ class Family(Section):
         if key in self.types or key in self.ignores:
             return None
         own = {**common_family().refuses, **self.refuses}
-        alike = (what for what, keys in own.items() for each in keys if key == each or _begins(key, each))
+        alike = (what for what, keys in own.items() for each in keys if key == each or self._begins(key, each))
         return next(alike, None)
 
-
-def _begins(key: str, beginning: str) -> bool:
-    return beginning.endswith("*") and key.startswith(beginning[:-1])
+    def _begins(self, key: str, beginning: str) -> bool:
+        return self.state is None and beginning.endswith("*") and key.startswith(beginning[:-1])
 
 
 def family_of(model_type: object, folder: Path | None = None) -> Family:
@@ -252,7 +251,9 @@ def _checked_schema(data: object) -> Family:
     try:
         return Family.model_validate(data)
     except ValidationError as error:
-        raise CatalogError(str(problems_of(error, data)[0])) from None
+        problem = problems_of(error, data)[0]
+        near = did_you_mean(str(problem.path[0]), Family.model_fields) if problem.kind == "unknown" else None
+        raise CatalogError(str(replace(problem, remedy=problem.remedy or near))) from None
 
 
 def _check_once(family: Family) -> None:
@@ -287,6 +288,13 @@ def _check_keys(family: Family) -> None:
         unread = next((key for key in keys if key not in family.types), None)
         if unread is not None:
             raise CatalogError(f"{place}: must be a key that is read, got {unread}; give its type in reads")
+    for place, rules, known in (("layers", family.layers, get_args(Mixer)), ("experts", family.experts, get_args(Mlp))):
+        kinds = (
+            each for rule in rules if rule.by != "letters" for each in (rule.kind, rule.others, *rule.kinds.values())
+        )
+        wrong = next((each for each in kinds if each not in (None, *known)), None)
+        if wrong is not None:
+            raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {wrong}")
     if family.state is not None:
         _check_sizes("state.sizes", family.state.sizes, MIXERS[family.state.mixer])
     if family.windows:
@@ -306,7 +314,7 @@ def _check_sizes(place: str, sizes: Mapping[str, str], part: type) -> None:
 
 def _keys_of(rules: Iterable[Rule]) -> list[str]:
     keys = (key for rule in rules for key in (rule.key, rule.when, rule.offset))
-    return [key for key in keys if isinstance(key, str)]
+    return [key for key in keys if isinstance(key, str) and key]
 
 
 def _check_cycles(family: Family) -> None:

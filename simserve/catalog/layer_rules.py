@@ -20,21 +20,19 @@ MLPS = ("dense", "experts")
 EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
 """Sizes of states of which the second divides the first."""
 
-Part = TypeVar("Part", Heads, LayerInputs)
-
-Layer = tuple[str, str | None]
+Layer = tuple[Any, str | None]
 """Mixer and MLP of a layer; None: it has none."""
+
+Part = TypeVar("Part", Heads, LayerInputs)
 
 
 def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
     """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
-    lettered = next(
-        (rule for rule in config.family.mixer_rules if rule.by == "letters" and config.get(rule.key or "")), None
-    )
-    if lettered is not None:
-        return _lettered(config, lettered)
-    mixers, n_layers = _mixers(config), config.get("num_hidden_layers")
-    mlps = _mlps(config, n_layers) if has_experts else ["dense"] * n_layers
+    for rule in config.family.layers:
+        if rule.by == "letters" and config.get(rule.key):
+            return _lettered(config, rule)
+    mixers, n_layers = _mixers(config), config.n_layers
+    mlps = _mlps(config) if has_experts else ["dense"] * n_layers
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
@@ -45,19 +43,13 @@ def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
 def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     """Return the layers by mixer, in order of the first of each."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    n_keeping = len(layers) - (config.get("num_kv_shared_layers") or 0)
     counts = Counter(mixer for mixer, _ in layers)
-    keeping = Counter(mixer for mixer, _ in layers[:n_keeping])
+    keeping = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
+    windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     return tuple(
-        LayerGroup(
-            full if mixer == "full" else mixer,  # type: ignore[arg-type]
-            n_layers,
-            config.get(WINDOWS[mixer]) if mixer in WINDOWS else None,
-            heads.get(mixer),
-            n_layers - keeping[mixer],
-        )
-        for mixer, n_layers in counts.items()
+        LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - keeping[mixer])
+        for mixer, n in counts.items()
     )
 
 
@@ -86,18 +78,17 @@ def read_state(config: Config) -> State | None:
 
 def _lettered(config: Config, rule: Rule) -> list[Layer]:
     """Return layers of one part each, a letter for each, as layers with an MLP or without."""
-    key = rule.key or ""
-    letters, n_layers = config.get(key), config.get("num_hidden_layers")
-    if len(letters) != n_layers:
-        raise CatalogError(f"{key} must name the {n_layers} layers of num_hidden_layers, got {len(letters)}")
+    letters = config.get(rule.key)
+    if len(letters) != config.n_layers:
+        raise _uneven(config, rule.key, letters)
     parts = {str(letter): kind for letter, kind in rule.kinds.items()}
     mlps = "".join(letter for letter, kind in parts.items() if kind in MLPS)
     mixers = "".join(letter for letter in parts if letter not in mlps)
-    found = re.findall(f"([{re.escape(mixers)}])([{re.escape(mlps)}]?)", letters)
-    if sum(len(mixer + mlp) for mixer, mlp in found) != n_layers:
+    layers = re.findall(f"([{re.escape(mixers)}])([{re.escape(mlps)}]?)", letters)
+    if sum(map(len, ("".join(layer) for layer in layers))) != len(letters):
         other = sorted(set(letters) - parts.keys()) or [f"{mlps[0]} without a layer to follow"]
-        raise CatalogError(f"{key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
-    return [(parts[mixer], parts[mlp] if mlp else None) for mixer, mlp in found]
+        raise CatalogError(f"{rule.key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
+    return [(parts[mixer], parts.get(mlp)) for mixer, mlp in layers]
 
 
 def _mixers(config: Config) -> list[str]:
@@ -106,59 +97,54 @@ def _mixers(config: Config) -> list[str]:
         if kinds is None or _lacks_window(config, rule, kinds):
             continue
         if "state" in "".join(kinds) and config.family.state is None:
-            states = [
-                entry for entry, kind in rule.kinds.items() if kind == "state" and entry in config.get(rule.key or "")
-            ]
-            raise CatalogError(f"{rule.key}: layers of type {', '.join(map(str, states))} are not supported yet")
+            raise _unknown(config, rule.key, {each for each in config.get(rule.key) if rule.kinds[each] == "state"})
         return kinds
     window = config.get("sliding_window")
     if window and config.get("use_sliding_window") is not False:  # a config may state one and switch it off
         remedy = f"list the layers with the window of {window} tokens, or set use_sliding_window: false"
         raise CatalogError(f"layer_types is missing; {remedy}")
-    return ["full"] * config.get("num_hidden_layers")
+    return ["full"] * config.n_layers
 
 
 def _lacks_window(config: Config, rule: Rule, kinds: list[str]) -> bool:
     """Tell whether layers have no window after all. Raises CatalogError where the file lists such layers."""
-    for kind, key in WINDOWS.items():
-        if kind not in kinds:
-            continue
-        if rule.by == "list" and rule.key == "layer_types":
-            if not config.get(key):
-                entry = next(entry for entry, each in rule.kinds.items() if each == kind)
-                raise CatalogError(f"layer_types names layers of {entry}, but {key} is missing")
-        elif not config.get(key) or (kind == "windowed" and config.get("use_sliding_window") is False):
+    for kind in WINDOWS.keys() & set(kinds):
+        is_off = kind == "windowed" and config.get("use_sliding_window") is False
+        if rule.key == "layer_types" and not config.get(WINDOWS[kind]):
+            entry = next(entry for entry, each in rule.kinds.items() if each == kind)
+            raise CatalogError(f"layer_types names layers of {entry}, but {WINDOWS[kind]} is missing")
+        if rule.key != "layer_types" and (is_off or not config.get(WINDOWS[kind])):
             return True
     return False
 
 
-def _mlps(config: Config, n_layers: int) -> list[str]:
+def _mlps(config: Config) -> list[str]:
     """Return whether each layer has experts: where no rule says otherwise. Raises CatalogError where none has."""
     rules = config.family.expert_rules
-    chosen = [kinds for kinds in (_chosen(config, rule) for rule in rules) if kinds is not None]
-    mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)] or ["experts"] * n_layers
-    if "experts" not in mlps:
-        given = (
-            " and ".join(config.named(rule.key) for rule in rules if rule.key and config.get(rule.key)) or "the file"
+    chosen = [kinds for kinds in (_chosen(config, each) for each in rules) if kinds is not None]
+    mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)]
+    if chosen and "experts" not in mlps:
+        given = " and ".join(config.named(each.key) for each in rules if config.get(each.key)) or "the file"
+        raise CatalogError(
+            f"{given} must leave experts to one of the {config.n_layers} layers at least; set no experts"
         )
-        raise CatalogError(f"{given} must leave experts to one of the {n_layers} layers at least; set no experts")
-    return mlps
+    return mlps or ["experts"] * config.n_layers
 
 
 def _chosen(config: Config, rule: Rule) -> list[Any] | None:
     """Return the kind of each layer by a rule; None where it says nothing."""
-    layers = range(config.get("num_hidden_layers"))
-    value = None if rule.key is None else config.get(rule.key)
-    value = rule.value if value is None or value == [] else value
+    layers, given = range(config.n_layers), config.get(rule.key)
+    value: Any = rule.value if given in (None, []) else given
     if value is None or (rule.when is not None and not config.get(rule.when)):
         return None
-    if isinstance(value, list) and rule.by != "numbers":
-        return _listed(config, rule, value)
-    match rule.by:
-        case "numbers":
-            numbers = map(int, value.split(",")) if isinstance(value, str) else value
-            chosen = {number - rule.first for number in numbers}
-        case "since" | "after":
+    match rule.by, value:
+        case "numbers", str():
+            chosen = {int(number) for number in value.split(",")}
+        case "numbers", _:
+            chosen = {number - rule.first for number in value}
+        case _, list():
+            return _listed(config, rule, value)
+        case "since" | "after", _:
             first = value if value >= 0 else len(layers) + value
             chosen = set(layers[max(0, first + (rule.by == "after")) :])
         case _:
@@ -170,14 +156,21 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
 
 def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
     """Return the kinds of entries. Raises CatalogError for another number of them, or one that is not known."""
-    key, n_layers = config.named(rule.key or ""), config.get("num_hidden_layers")
-    kinds = rule.kinds or {1: rule.kind, 0: rule.others}
-    unknown = sorted({str(entry) for entry in value if entry not in kinds})
+    kinds: Mapping[Any, Any] = rule.kinds or {1: rule.kind, 0: rule.others}
+    unknown = {str(entry) for entry in value if entry not in kinds}
     if unknown:
-        what = common_family().refusal(key) or f"layers of type {', '.join(unknown[:MOST_NAMED])}"
-        raise CatalogError(f"{key}: {what} are not supported yet")
-    if len(value) == n_layers + (config.get("num_nextn_predict_layers") or 0):  # some list layers of MTP, too
-        value = value[:n_layers]
-    if len(value) != n_layers:
-        raise CatalogError(f"{key} must name the {n_layers} layers of num_hidden_layers, got {len(value)}")
-    return [kinds[entry] for entry in value]
+        raise _unknown(config, rule.key, unknown)
+    n_mtp = config.get("num_nextn_predict_layers") or 0  # some files list these, too
+    if len(value) not in (config.n_layers, config.n_layers + n_mtp):
+        raise _uneven(config, rule.key, value)
+    return [kinds[entry] for entry in value[: config.n_layers]]
+
+
+def _unknown(config: Config, key: str, entries: Any) -> CatalogError:
+    what = common_family().refusal(key) or f"layers of type {', '.join(sorted(map(str, entries))[:MOST_NAMED])}"
+    return CatalogError(f"{config.named(key)}: {what} are not supported yet")
+
+
+def _uneven(config: Config, key: str, entries: Any) -> CatalogError:
+    rule = f"{config.named(key)} must name the {config.n_layers} layers of num_hidden_layers"
+    return CatalogError(f"{rule}, got {len(entries)}")

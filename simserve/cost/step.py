@@ -161,7 +161,8 @@ class StepCost:
     def attention_by_group_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
         """Return the attention of that many decoding requests without keys, and per key that these requests attend in
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
-        model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), 0.0 * counts
+        nothing: Any = 0.0 * counts
+        model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), nothing
         for shard, n_layers in self.shard.by_heads:
             intercept_s, slopes_s[shard] = self.kernels.decode_attention(shard, counts)
             if model.indexer is not None:  # kernels attend top_k keys, however few there are
@@ -172,7 +173,7 @@ class StepCost:
             states_s = self.kernels.states_s(self.shard, counts)
             intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
         of_groups = [
-            each.n_layers * slopes_s[self.shard.of(each)] if each.attends else 0.0 * counts for each in model.groups
+            each.n_layers * slopes_s[self.shard.of(each)] if each.attends else nothing for each in model.groups
         ]
         return array_to_ps(intercepts_s), [array_to_ps(each) for each in of_groups]
 

@@ -169,7 +169,7 @@ def test_a_value_of_any_type_is_read_or_refused_by_its_key(tmp_path: Path, famil
 )
 def test_a_list_of_wrong_items_is_one_error_however_long(family: str, key: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        family_of(family).schema.model_validate({key: [2.5, 2.5, 2.5]})
+        family_of(family).file_type.model_validate({key: [2.5, 2.5, 2.5]})
     assert caught.value.error_count() == 1
 
 

@@ -12,6 +12,7 @@ from simserve.catalog.layers import Indexer
 from simserve.catalog.states import LinearAttention, Mamba2
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
+from tests.catalog.test_published import CONFIGS
 from tests.fuzz.configs import (
     COMMON,
     DEEPSEEK,
@@ -42,8 +43,10 @@ def test_files_of_all_families_are_read_with_their_kinds_of_layers(tmp_path: Pat
     assert model.n_layers == (33 if family == "nemotron_h" else 32)
 
 
-def test_every_family_with_keys_of_its_own_has_a_config_for_the_tests() -> None:
-    assert families().keys() <= KEYS.keys()
+def test_every_file_of_a_family_has_a_config_for_the_tests() -> None:
+    texts = (config.get("text_config") or config.get("llm_config") or config for config in CONFIGS.values())
+    known = {*KEYS, *(text["model_type"] for text in texts)}
+    assert not [family.model_types for family in families().values() if not known & {*family.model_types}]
 
 
 MIXED = {"attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 4}
@@ -51,12 +54,12 @@ MAMBA = {"mamba_d_state": 128, "mamba_expand": 2}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
-        "minimax_text_01",
+        "other_minimax_text_01",
         {**MIXED, "layernorm_full_attention_alpha": 3.5},
         "attn_type_list: layers of lightning attenti",
     ),
     (
-        "bailing_moe_linear",
+        "other_bailing_moe_linear",
         {"layer_group_size": 5, "group_norm_size": 4},
         "layer_group_size: layers of linear attention",
     ),
@@ -70,10 +73,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"block_types": ["recurrent", "attention"], "lru_width": 2560},
         "block_types: recurrent layers",
     ),
-    ("jamba", {"attn_layer_period": 8, **MAMBA}, "attn_layer_period: state-space and hybrid models"),
+    ("other_jamba", {"attn_layer_period": 8, **MAMBA}, "attn_layer_period: state-space and hybrid models"),
     ("mamba", {"state_size": 16}, "state_size: state-space and hybrid models"),
     ("zamba2", {**MAMBA, "layers_block_type": ["mamba"] * 32}, "mamba_d_state: state-space and hybrid models"),
-    ("falcon_h1", {"ssm_multipliers": [1.0], **MAMBA}, "ssm_multipliers: state-space and hybrid models"),
+    ("other_falcon_h1", {"ssm_multipliers": [1.0], **MAMBA}, "ssm_multipliers: state-space and hybrid models"),
     ("other_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),
     (
         "nemotron_h",
@@ -97,9 +100,13 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "mamba_n_heads is missing; mamba_d_head follows from them",
     ),
     ("granite", {"layer_types": ["mamba"] * 32}, "layer_types: layers of type mamba are not supported yet"),
-    ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config: layers of linear attention"),
-    ("gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
-    ("lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
+    (
+        "other_kimi_linear",
+        {"linear_attn_config": {"kda_layers": [1]}},
+        "linear_attn_config: layers of linear attention",
+    ),
+    ("other_gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
+    ("other_lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
     ("nemotron-nas", {"block_configs": [{}]}, "block_configs: layers that differ in shape"),
     (
         "deepseek_v32",

@@ -1,0 +1,131 @@
+"""Files of families: what is wrong with one is told by its place, and one beside a config.json is used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import catalog
+from simserve.catalog.families import families, read_family
+from simserve.catalog.layers import LayerGroup
+from simserve.catalog.states import Mamba2
+from simserve.errors import CatalogError
+from tests.fuzz.configs import COMMON, LLAMA
+
+STATE = {"mixer": "mamba2", "sizes": {"n_heads": "a", "head_dim": "b", "state_dim": "c", "n_groups": "d"}}
+SIZES = "conv_size, head_dim, n_groups, n_heads, state_dim"
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    (
+        {"layers": [{"by": "period", "value": 2, "kind": "spiral"}]},
+        "layers.0.kind: must be one of full, windowed, chunked, state or state+full or one of dense or "
+        "experts, got 'spiral'",
+    ),
+    (
+        {"state": {**STATE, "mixer": "rwkv"}},
+        "state.mixer: must be one of gated_delta_net, kda, lightning, mamba, mamba2 or short_convolution, got 'rwkv'",
+    ),
+    (
+        {"layers": [{"by": "period", "value": 2, "kind": "experts"}]},
+        "layers: must have kinds of full, windowed, chunked, state, state+full, got experts",
+    ),
+    ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
+    (
+        {"state": {**STATE, "sizes": {**STATE["sizes"], "conv_size": "e", "gate": "f"}}},  # type: ignore[dict-item]
+        f"state.sizes: gate is no size of it; give one for each of {SIZES}",
+    ),
+    (
+        {"reads": {"width": "gate_size"}, "ignores": "gate_size"},
+        "ignores: there must be one rule for a key, got gate_size, which reads.width has; delete one",
+    ),
+    (
+        {"reads": {"width": "hidden_size"}},
+        "reads.width: there must be one rule for a key, got hidden_size, which the common keys has; delete one",
+    ),
+    ({"names": {"num_wheels": "wheels"}}, "names: must be a key that is read, got num_wheels; give its type in reads"),
+    (
+        {"layers": [{"by": "list", "key": "kinds"}]},
+        "layers: must be a key that is read, got kinds; give its type in reads",
+    ),
+    ({"reads": {"length": "wheels"}}, "reads: must be by type, got length; choose from count, count_or_0, width,"),
+    (
+        {
+            "defaults": {
+                "head_dim": {"times": ["hidden_size"], "over": "num_attention_heads"},
+                "num_attention_heads": {"times": ["hidden_size"], "over": "head_dim"},
+            }
+        },
+        "defaults: must not need themselves, got head_dim needs num_attention_heads needs head_dim; "
+        "give one of them a number",
+    ),
+    ({"layer": []}, "layer: unknown key; did you mean layers?"),
+    ({"source": ""}, "source: must not be empty, got ''"),
+]
+
+
+@pytest.mark.parametrize(("data", "text"), WRONG, ids=[next(iter(data)) for data, _ in WRONG])
+def test_what_is_wrong_with_a_file_is_told_by_its_place(data: dict[str, Any], text: str) -> None:
+    with pytest.raises(CatalogError) as caught:
+        read_family({"source": "a paper", **data})
+    assert str(caught.value).startswith(text), str(caught.value)
+
+
+def write(folder: Path, family: str, **keys: Any) -> str:
+    """Write a config.json of a new family with its file beside it."""
+    (folder / "family.yaml").write_text(family)
+    (folder / "config.json").write_text(json.dumps({**LLAMA, **COMMON, "model_type": "new_hybrid", **keys}))
+    return str(folder / "config.json")
+
+
+FAMILY = """
+source: "a paper"
+reads: {count: attention_every, width: ssm_inner}
+ignores: ssm_bias
+defaults: {ssm_heads: {times: [ssm_inner], over: ssm_head_dim}}
+layers:
+  - {by: period, key: attention_every, value: 4, kind: full, others: state}
+state:
+  mixer: mamba2
+  sizes: {n_heads: ssm_heads, head_dim: ssm_head_dim, state_dim: ssm_state, n_groups: ssm_groups, conv_size: ssm_conv}
+"""
+KEYS = {"ssm_inner": 8192, "ssm_head_dim": 64, "ssm_state": 128, "ssm_groups": 8, "ssm_conv": 4, "ssm_bias": True}
+
+
+def test_a_family_of_known_layers_is_one_file_beside_the_config(tmp_path: Path) -> None:
+    model = catalog.load_model(write(tmp_path, FAMILY, **KEYS))
+    assert model.groups == (LayerGroup("state", 24), LayerGroup("full", 8))
+    assert model.linear == Mamba2(n_heads=128, head_dim=64, state_dim=128, n_groups=8, conv_size=4)
+
+
+def test_sizes_that_do_not_divide_are_named_with_what_they_divide(tmp_path: Path) -> None:
+    for keys, text in (
+        ({"ssm_head_dim": 96}, "ssm_head_dim must divide ssm_inner, 8192, got 96"),
+        ({"ssm_groups": 3}, "ssm_groups must divide ssm_heads 128, got 3"),
+        ({"ssm_inner": None}, "ssm_inner is missing; ssm_heads follows from them"),
+        ({"ssm_rank": 8}, "keys of model_type new_hybrid .* got ssm_rank: 8"),
+    ):
+        with pytest.raises(CatalogError, match=f"config.json: {text}"):
+            catalog.load_model(write(tmp_path, FAMILY, **{**KEYS, **keys}))
+
+
+def test_a_family_file_that_is_wrong_is_told_by_its_name(tmp_path: Path) -> None:
+    for family, text in (
+        ("source: [", "cannot be read"),
+        ("- 3", "must be a mapping, got"),
+        ("source: a paper\nmixer: x", "mixer: unknown key"),
+    ):
+        with pytest.raises(CatalogError, match=f"family.yaml: {text}"):
+            catalog.load_model(write(tmp_path, family))
+
+
+def test_every_file_of_the_catalog_names_its_source() -> None:
+    assert all(family.source for family in families().values())
+
+
+def test_an_activation_that_does_not_say_whether_there_is_a_gate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "model_type": "brand_new", "hidden_act": "relu2"}))
+    with pytest.raises(CatalogError, match='hidden_act: families of "relu2" differ in whether their MLP has a gate'):
+        catalog.load_model(str(tmp_path / "config.json"))
+    gated = write(tmp_path, "source: a paper\nmodel_types: brand_new\nhas: {gated_mlp: false}", hidden_act="relu2")
+    assert not catalog.load_model(gated).gated_mlp
