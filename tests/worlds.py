@@ -341,12 +341,14 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    windows = [KvGroup(setup.block_size, draw(st.integers(1, 3)), group) for group in groups]
+    sizes_of = st.sampled_from([1, 1, 1, 2, 4] if setup.speculation is None else [1])
+    windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
+    whole_tokens = setup.block_size * draw(sizes_of)
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
-        (*windows, KvGroup(setup.block_size, n_whole)),
+        (*windows, KvGroup(whole_tokens, n_whole)),
         n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )

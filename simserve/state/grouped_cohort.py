@@ -14,7 +14,8 @@ class GroupedCohort(Cohort):
     """Requests that each produce one token per step, with blocks and keys by group of layers.
 
     Between two bends, the keys of every group grow by a constant per step, and windows free the same blocks in every
-    block_size steps. A member bends as it fills a window, and whenever it enters another chunk.
+    block_size steps: those of the largest blocks. A member bends as it fills a window, and whenever it enters another
+    chunk.
 
     Invariant: `_window_keys` has, for each window, the sum of the keys that each member attends in the next step;
     `_n_rising` of them attend one more in every step; `_frees` are the blocks that full windows free in step i modulo
@@ -22,8 +23,10 @@ class GroupedCohort(Cohort):
     """
 
     def __init__(self, layers: LayerBlocks, n_ids: NIds | None = None) -> None:
-        super().__init__(layers.id_tokens)
-        self._windows, self._n_growing = layers.windows, layers.n_by_tokens[self.block_size]
+        super().__init__(layers.common_tokens)
+        self._windows, self._sizes = layers.windows, [*layers.n_by_tokens.items()]
+        self._n_growing = self._sizes[0][1] if len(self._sizes) == 1 else 0
+        """Blocks that a member begins at a time, where all are of one size; else 0."""
         self.drops = None if n_ids is None else IdDrops(layers, n_ids, self.stored_at, self.step_with)
         self._window_keys = [0] * len(self._windows)
         self._n_rising = [0] * len(self._windows)
@@ -97,12 +100,14 @@ class GroupedCohort(Cohort):
         if layers.kind == "chunked" or n_tokens + 1 < (layers.window or 0):
             self._n_rising[i] += sign
         else:
-            self._frees[self._free_residue(i, n_tokens)] += sign * self._windows[i].n_parts
+            self._free(i, n_tokens, sign)
 
-    def _free_residue(self, i: int, n_tokens: int) -> int:
-        """Return in which step modulo the block size a member with n_tokens now has a block freed at its end."""
-        window = self._windows[i].layers.window or 0
-        return (self.step + window - 2 - n_tokens) % self.block_size
+    def _free(self, i: int, n_tokens: int, sign: int) -> None:
+        """Count a member with n_tokens now, or no longer, in the steps at whose ends a full window frees a block."""
+        group = self._windows[i]
+        first = (self.step + (group.layers.window or 0) - 2 - n_tokens) % group.tokens
+        for residue in range(first, self.block_size, group.tokens):
+            self._frees[residue] += sign * group.n_parts
 
     def _find_bend(self) -> None:
         bends, joined = self._bends, self._joined
@@ -125,11 +130,11 @@ class GroupedCohort(Cohort):
             if group.layers.kind == "chunked":
                 n_tokens = kv_offset + self.step
                 self._window_keys[i] -= size
-                self.n_dropped += n_parts * (n_tokens // self.block_size - (n_tokens - size) // self.block_size)
+                self.n_dropped += n_parts * (n_tokens // group.tokens - (n_tokens - size) // group.tokens)
                 heappush(self._bends, (self.step + size, number, i, member, kv_offset))
             else:
                 self._n_rising[i] -= 1
-                self._frees[self._free_residue(i, size - 1)] += n_parts
+                self._free(i, size - 1, 1)
             self._find_bend()
         if self.drops is not None:
             self.n_dropped -= self.drops.advance(self.step)
@@ -137,7 +142,21 @@ class GroupedCohort(Cohort):
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
-        return self._n_growing * super().blocks_to_grow(n_steps)
+        if self._n_growing:
+            return self._n_growing * super().blocks_to_grow(n_steps)
+        n_cycles, rest = divmod(n_steps, self.block_size)
+        in_cycle = sum(self._begun_at(i) for i in range(self.block_size)) if n_cycles else 0
+        return n_cycles * in_cycle + sum(self._begun_at(self.step + i) for i in range(rest))
+
+    def _begun_at(self, step: int) -> int:
+        """Return the blocks that members begin in a step."""
+        if self._n_growing:
+            return self._n_growing * self.crossings[step % self.block_size]
+        n_blocks = 0
+        for size, n in self._sizes:
+            for i in range(step % size, self.block_size, size):
+                n_blocks += n * self.crossings[i]
+        return n_blocks
 
     def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that full windows free at the ends of the next n_steps."""
@@ -152,7 +171,7 @@ class GroupedCohort(Cohort):
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""
-        return self._n_growing * self.crossings[self.step % self.block_size]
+        return self._begun_at(self.step)
 
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps, at most to the next bend or to one after which windows leave a block with an id, which
@@ -162,7 +181,7 @@ class GroupedCohort(Cohort):
         held, held_in = 0, []
         for i in range(self.block_size):
             residue = (self.step + i) % self.block_size
-            held += self._n_growing * self.crossings[residue]
+            held += self._begun_at(residue)
             held_in.append(held)
             held -= self._frees[residue]
         peak, n_cycles = max(held_in), 0
