@@ -344,7 +344,7 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     sizes_of = st.sampled_from([1, 1, 1, 2, 4] if setup.speculation is None else [1])
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
-    whole_tokens = setup.block_size * draw(sizes_of)
+    whole_tokens = setup.block_size * (draw(sizes_of) if n_whole else 1)
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
