@@ -173,13 +173,6 @@ class Shard:
         return -(-self.expert_layer.inter // self.expert_layer.tensor)
 
     @property
-    def mixing_weights(self) -> int:
-        """Weights in the projections of all layers, of attention and of states."""
-        model = self.model
-        n_of_states = model.n_state_layers * n_weights(self.linear_matrices)
-        return model.n_attention_layers * n_weights(self.attention_matrices) + n_of_states
-
-    @property
     def expert_weights(self) -> int:
         """Weights of one expert on this GPU."""
         return n_weights(self._mlp(self.expert_columns))
@@ -193,17 +186,6 @@ class Shard:
     def head_weights(self) -> int:
         """Weights in the LM head."""
         return self.model.hidden_size * self.head_columns
-
-    @property
-    def active_weights(self) -> int:
-        """Weights that multiply a token in all layers, 2 FLOP each, without the LM head."""
-        model, per_moe_layer = self.model, 0
-        if model.experts is not None:
-            per_moe_layer = (
-                n_weights(self.shared_matrices) + prod(self.router) + self._experts.top_k * self.expert_weights
-            )
-        n_of_mlps = model.n_dense_layers * n_weights(self.mlp_matrices)
-        return self.mixing_weights + n_of_mlps + model.n_moe_layers * per_moe_layer
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
