@@ -5,7 +5,6 @@ Sources: Megatron-LM (Shoeybi et al. 2019, section 3) for what tensor parallelis
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Matrices

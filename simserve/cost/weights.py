@@ -77,8 +77,7 @@ class Parameters:
 
 
 def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = False) -> Parameters:
-    """Count the weights on one GPU, or the active ones: all that a token meets but the embeddings, where it is looked
-    up. Without a stage, those of the whole model."""
+    """Count a stage's weights on one GPU, or all; active ones leave out embeddings and experts of other tokens."""
     model, stage = shard.model, stage or next(stages(shard.model))
     layers, n_moe = [*zip(stage.n_in_groups, model.groups, strict=True)], stage.n_moe_layers
     has_embeddings = stage.is_first and not is_active and not (model.tie_word_embeddings and stage.is_last)
