@@ -72,7 +72,7 @@ class Parameters:
 
     @property
     def projections(self) -> int:
-        """Those of attention, states, MLP and shared experts, which have one dtype."""
+        """Weights of attention, states, MLP and shared experts, which have one dtype."""
         return self.attention + self.states + self.mlp + self.shared_experts
 
 

@@ -39,7 +39,7 @@ class KvGroupAnswer:
 
 
 @dataclass(frozen=True)
-class CardFit:
+class CardRoom:
     """The fewest GPUs of a card that hold a model and a request of the context, with the defaults of a scenario."""
 
     gpu: str
@@ -66,7 +66,7 @@ class ModelAnswer:
     """Parameters by part; tied embeddings are the head's."""
     requests: dict[int, tuple[KvGroupAnswer, ...]]
     """What a request keeps, by its tokens; the last is as long as the context."""
-    fits: tuple[CardFit, ...]
+    fits: tuple[CardRoom, ...]
     """All cards, each with the dtype of the checkpoint and others."""
 
 
@@ -95,11 +95,11 @@ def kv_groups(layout: KvLayout, n_tokens: int) -> Iterator[KvGroupAnswer]:
         yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes, part.is_draft)
 
 
-def _fit(name: str, gpu: str, dtype: str, lengths: Sequence[int]) -> CardFit:
+def _fit(name: str, gpu: str, dtype: str, lengths: Sequence[int]) -> CardRoom:
     keys = {"schema": "simserve/1", "model": name, "gpu": gpu, "weight_dtype": dtype, "workload": LOAD}
     for tensor in valid_tensors(catalog.load_model(name), catalog.load_gpu(gpu)):
         pool = {"parallel": {"tensor": tensor}, "max_model_len": lengths[-1], "calibration": "none"}
         with suppress(ScenarioError):  # the model does not fit, or the card lacks the dtype
             kv = Scenario.from_dict({**keys, "cluster": {"pools": [pool]}}).setups[0].ledger
-            return CardFit(gpu, dtype, tensor, kv.lane_tokens, kv.lane_blocks // kv.layout.blocks.most(lengths[0]))
-    return CardFit(gpu, dtype)
+            return CardRoom(gpu, dtype, tensor, kv.lane_tokens, kv.lane_blocks // kv.layout.blocks.most(lengths[0]))
+    return CardRoom(gpu, dtype)

@@ -12,7 +12,7 @@ from simserve.cost.shard import Shard
 from simserve.cost.weights import parameters, weights_bytes
 from simserve.errors import SimserveError
 from simserve.explain.explain import explain
-from simserve.scenario.model_sizes import LOAD, CardFit, KvGroupAnswer, ModelAnswer
+from simserve.scenario.model_sizes import LOAD, CardRoom, KvGroupAnswer, ModelAnswer
 from tests.cli.invoke import invoke
 
 LLAMA = {
@@ -36,7 +36,7 @@ def groups(answer: ModelAnswer, n_tokens: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def scenario(model: str, n_tokens: int, fit: CardFit) -> Scenario:
+def scenario(model: str, n_tokens: int, fit: CardRoom) -> Scenario:
     """Return the scenario of a model on a card."""
     pool = {"parallel": {"tensor": fit.tensor or 8}, "max_model_len": n_tokens}
     keys = {"schema": "simserve/1", "model": model, "gpu": fit.gpu, "weight_dtype": fit.weight_dtype}
@@ -129,7 +129,7 @@ def test_a_model_alone_agrees_with_its_scenarios(model: str, context: int) -> No
                 if alone.window is None:  # others also hold the tokens of a step
                     assert alone.longest_bytes == sharded.longest_bytes
     too_large = next(fit for fit in answer.fits if fit.tensor is None or fit.tensor > 1)
-    smaller = CardFit(too_large.gpu, too_large.weight_dtype, (too_large.tensor or 16) // 2)
+    smaller = CardRoom(too_large.gpu, too_large.weight_dtype, (too_large.tensor or 16) // 2)
     with pytest.raises(SimserveError, match=r"does not fit the memory|must fit the KV cache"):
         scenario(model, context, smaller)
 
@@ -161,7 +161,7 @@ def test_the_command_prints_tables_or_json() -> None:
     printed = json.loads(invoke("explain", "--model", "gpt-oss-120b", "--context", "32768", "--json").out)
     answer = simserve.explain_model("gpt-oss-120b", context=32_768)
     assert printed["parameters"] == answer.parameters
-    assert [CardFit(**fit) for fit in printed["fits"]] == list(answer.fits)
+    assert [CardRoom(**fit) for fit in printed["fits"]] == list(answer.fits)
     assert [KvGroupAnswer(**group) for group in printed["requests"]["32768"]] == list(answer.requests[32_768])
 
 
@@ -175,7 +175,7 @@ def test_the_command_prints_tables_or_json() -> None:
         (("--model", "phi-4", "--set", "gpu=l4"), "or --model with --context alone"),
         (
             ("--model", "phi-5"),
-            "no such model in the catalog, or the path of a config.json, got 'phi-5'; choose from phi-4",
+            "no such model in the catalog, or the path of a config.json, got 'phi-5'; choose from",
         ),
         (("--model", "phi-4", "--context", "0"), "--context: must be from 1 to the 16384 tokens of phi-4, got 0; leav"),
         (("--model", "phi-4", "--context", "16385"), "must be from 1 to the 16384 tokens of phi-4, got 16385; leave"),
