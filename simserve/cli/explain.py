@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from simserve.explain.answer import ExchangeAnswer, PoolAnswer, TypicalStep
     from simserve.scenario.model_sizes import KvGroupAnswer, ModelAnswer
 
-MayBeFile = Annotated[Path | None, typer.Argument(help="The scenario's YAML file, or @NAME.", show_default=False)]
+MayBeFile = Annotated[Path | None, typer.Argument(help="File, or @NAME: `simserve init --list`.", show_default=False)]
 Model = Annotated[str | None, typer.Option("--model", metavar="NAME|FILE", help="Describe a model alone.")]
 Context = Annotated[int | None, typer.Option("--context", help="Longest request of --model. Default: the model's.")]
 
@@ -109,7 +109,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
 
 def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
     total, active = (f"{n / 1e9:,.4g} B" for n in (answer.n_parameters, answer.n_active))
-    yield f"{answer.model}: {total} parameters, {active} active per token, checkpoint in {answer.weight_dtype}\n"
+    yield f"{answer.model} in {answer.weight_dtype}: {total} parameters, {active} active per token without embeddings\n"
     yield terminal.table([(part.replace("_", " "), f"{n / 1e6:,.1f} M") for part, n in answer.parameters.items() if n])
     heads = [f"{n:,} tokens" for n in answer.requests]
     memory: list[tuple[str, ...]] = [("layers", "", "a token", *heads)]

@@ -155,7 +155,7 @@ def test_the_command_prints_tables_or_json() -> None:
     outcome = invoke("explain", "--model", "gpt-oss-120b", "--context", "32768")
     assert outcome.exit_code == 0
     assert outcome.err == ""
-    assert "gpt-oss-120b: 116.8 B parameters, 5.131 B active per token, checkpoint in mxfp4\n" in outcome.out
+    assert "gpt-oss-120b in mxfp4: 116.8 B parameters, 5.131 B active per token without emb" in outcome.out
     assert "  windowed 128  18 layers  36,864 B      0.005 GB       0.005 GB\n" in outcome.out
     assert "  a10            bf16        -          -                         -\n" in outcome.out
     printed = json.loads(invoke("explain", "--model", "gpt-oss-120b", "--context", "32768", "--json").out)
