@@ -15,6 +15,7 @@ from simserve.version import __version__ as __version__
 if TYPE_CHECKING:
     from simserve.admission.base import Admission
     from simserve.api import autoscale, capacity, check, compare, plan, resilience, run, sweep, tune, twin, validate
+    from simserve.api.answers import explain_model
     from simserve.autoscalers.base import Autoscaler
     from simserve.metrics.result_folder import load_results
     from simserve.metrics.results import Results
@@ -30,6 +31,7 @@ _HOMES = {
     "Router": "simserve.routers.base",
     "Scenario": "simserve.scenario",
     "Scheduler": "simserve.schedulers.base",
+    "explain_model": "simserve.api",
     "load_results": "simserve.metrics.result_folder",
     "load_scenario": "simserve.scenario",
     "simulate": "simserve.simulation",
@@ -49,6 +51,7 @@ __all__ = [
     "capacity",
     "check",
     "compare",
+    "explain_model",
     "load_results",
     "load_scenario",
     "plan",

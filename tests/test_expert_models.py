@@ -7,6 +7,7 @@ import pytest
 from simserve import Scenario, catalog, simulate
 from simserve.cost.shard import Shard
 from simserve.explain.explain import explain
+from tests.cost.specs import active_weights
 
 RUNS = [
     ("mixtral-8x7b", "bf16", "h100-sxm", 4, 1),
@@ -62,7 +63,7 @@ def test_every_model_of_the_catalog_serves_requests(name: str) -> None:
     results = simulate(scenario(name, model.weight_dtype or "fp8", "b200-sxm", tensors[0], 1, "vllm"))
     assert (results.requests["status"] == "finished").all()
     cost = results.summary["tpot_s"]["mean"]
-    active_bytes = Shard(model, model.weight_dtype or "fp8").active_weights * 0.5 / tensors[0]
+    active_bytes = active_weights(Shard(model, model.weight_dtype or "fp8")) * 0.5 / tensors[0]
     assert active_bytes / 7.7e12 < cost < 0.1
 
 

@@ -9,7 +9,7 @@ only pool, or dotted paths. Nothing heavy is imported before a function runs.
 
 from importlib import import_module
 
-from simserve.api.answers import capacity, plan, run
+from simserve.api.answers import capacity, explain_model, plan, run
 from simserve.api.comparisons import check, compare, sweep
 from simserve.api.fleets import autoscale, resilience
 from simserve.api.servers import tune, twin, validate
@@ -20,6 +20,7 @@ __all__ = [
     "capacity",
     "check",
     "compare",
+    "explain_model",
     "plan",
     "resilience",
     "run",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from simserve.metrics.results import Results
     from simserve.scenario import Scenario
     from simserve.scenario.loader import AnyScenario
+    from simserve.scenario.model_sizes import ModelAnswer
     from simserve.study.capacity.capacity_result import CapacityResult
     from simserve.study.capacity.question import CapacityQuestion
 
@@ -170,6 +171,13 @@ def plan(
         planned = find_plan(question)
         answer, winner = with_words(plan_facts(planned)), planned.winner
     return answer.with_runs(None, None if winner is None else winner.replace(**failures).to_yaml())
+
+
+def explain_model(model: str, *, context: int | None = None) -> "ModelAnswer":
+    """Return a model's sizes, and the cards that hold it with a request of the context. Raises SimserveError."""
+    from simserve.scenario.model_sizes import model_sizes
+
+    return model_sizes(model, context)
 
 
 def _without_failures(scenario: "Scenario", most: int | None, *, is_split: bool) -> tuple["Scenario", dict[str, Any]]:

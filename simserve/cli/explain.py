@@ -1,30 +1,50 @@
-"""`simserve explain`: dry-run a scenario."""
+"""`simserve explain`: dry-run a scenario, or tell the sizes of a model."""
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from simserve.cli import terminal
-from simserve.cli.options import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed, loaded
+from simserve.cli.options import AllowPlugin, AsJson, Assignments, Seed, loaded
 
 if TYPE_CHECKING:
-    from simserve.explain.answer import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
+    from simserve.explain.answer import ExchangeAnswer, PoolAnswer, TypicalStep
+    from simserve.scenario.model_sizes import KvGroupAnswer, ModelAnswer
+
+MayBeFile = Annotated[Path | None, typer.Argument(help="File, or @NAME: `simserve init --list`.", show_default=False)]
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME|FILE", help="Describe a model alone.")]
+Context = Annotated[int | None, typer.Option("--context", help="Longest request of --model. Default: the model's.")]
 
 
 def explain(
-    scenario: ScenarioFile,
+    scenario: MayBeFile = None,
+    model: Model = None,
+    context: Context = None,
     assignments: Assignments = None,
     seed: Seed = None,
     allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show memory, defaults and step costs of a scenario, without a run.
+    """Show memory, defaults and step costs of a scenario, without a run; or the sizes of a model, and cards for it.
 
     A scenario that names a module as a plug-in is a program: the module is imported only with --allow-plugin.
     """
     from dataclasses import asdict
 
+    from simserve.errors import SimserveError
     from simserve.explain.explain import explain as dry_run
+    from simserve.scenario.model_sizes import model_sizes
 
+    if model is not None and scenario is None and seed is None and not (assignments or allow_plugin):
+        sizes = model_sizes(model, context)
+        terminal.result_json(asdict(sizes)) if as_json else terminal.result("\n".join(_model_lines(sizes)))
+        return
+    if scenario is None or model is not None or context is not None:
+        got = f"{scenario or 'no scenario'} and --model {model or 'missing'}"
+        rule = f"takes a scenario with its options, or --model with --context alone, got {got}"
+        raise SimserveError(f"explain: {rule}; --set changes the model and max_model_len of a scenario")
     explained = loaded(scenario, assignments, seed, allow_plugin, is_trusted=False)
     answer = dry_run(explained)
     if as_json:
@@ -85,6 +105,24 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     rows = [("", total, "tokens/s", *others), *(_step_row(step, columns_s.values()) for step in pool.steps)]
     yield terminal.table(rows, indent="    ")
     yield from (f"    {text[0].upper()}{text[1:]}" for text in pool.slow_dtypes)
+
+
+def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
+    total, active = (f"{n / 1e9:,.4g} B" for n in (answer.n_parameters, answer.n_active))
+    yield f"{answer.model} in {answer.weight_dtype}: {total} parameters, {active} active per token without embeddings\n"
+    yield terminal.table([(part.replace("_", " "), f"{n / 1e6:,.1f} M") for part, n in answer.parameters.items() if n])
+    heads = [f"{n:,} tokens" for n in answer.requests]
+    memory: list[tuple[str, ...]] = [("layers", "", "a token", *heads)]
+    for same in zip(*answer.requests.values(), strict=True):
+        sizes = (f"{group.longest_bytes / 1e9:,.3f} GB" for group in same)
+        memory.append((*_group_row(same[0])[:2], f"{same[0].bytes_per_token:,.0f} B", *sizes))
+    yield f"\nKV cache and states of a request between steps\n{terminal.table(memory)}"
+    yield f"\nFewest GPUs for weights and a request of {heads[-1]}, with a scenario's defaults (-: none in a node)"
+    cards: list[tuple[str, ...]] = [("card", "weights", "GPUs", "KV tokens", f"requests of {heads[0]}")]
+    for fit in answer.fits:
+        numbers = ("-" if n is None else f"{n:,}" for n in (fit.tensor, fit.kv_tokens, fit.n_requests))
+        cards.append((fit.gpu, fit.weight_dtype, *numbers))
+    yield terminal.table(cards)
 
 
 def _state(pool: "PoolAnswer") -> str:

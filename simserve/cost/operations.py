@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_n
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
+from simserve.cost.weights import parameters
 from simserve.tables.facts import WorkFacts
 
 ELEMENTWISE_KERNELS = 3
@@ -240,29 +240,15 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     if (index := whole.model.indexer) is not None:
         per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
         read_bytes = index.bytes_per_token
+    n = parameters(whole, is_active=True)
+    read_layers_bytes = n.projections * BYTES_PER_VALUE[whole.dense_dtype]
+    read_layers_bytes += n.routed_experts * BYTES_PER_VALUE[whole.weight_dtype]
     return WorkFacts(
-        flop_per_token=2 * whole.active_weights + n_layers * per_token,
+        flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + n_layers * per_token,
         flop_per_pair=n_layers * per_pair,
         flop_per_sampled=2 * whole.head_weights,
-        weight_bytes_per_step=_least_bytes(whole),
+        weight_bytes_per_step=read_layers_bytes + (n.head + n.gates) * ACTIVATION_BYTES,
         kv_bytes_per_token=n_layers * read_bytes,
         peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
         hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
     )
-
-
-def _least_bytes(whole: Shard) -> float:
-    """Return the bytes of weights that a step reads, however few its tokens: of routed experts, those of one token."""
-    model = whole.model
-    dense = (
-        whole.mixing_weights
-        + model.n_layers * n_weights(whole.input_matrices)
-        + model.n_dense_layers * n_weights(whole.mlp_matrices)
-    )
-    in_16_bits, routed = whole.head_weights, 0
-    if model.experts is not None:
-        dense += model.n_moe_layers * (n_weights(whole.shared_matrices) + n_weights(whole.latent_matrices))
-        in_16_bits += model.n_moe_layers * prod(whole.router)
-        routed = model.n_moe_layers * model.experts.top_k * whole.expert_weights
-    stored = dense * BYTES_PER_VALUE[whole.dense_dtype] + routed * BYTES_PER_VALUE[whole.weight_dtype]
-    return stored + in_16_bits * ACTIVATION_BYTES

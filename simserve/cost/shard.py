@@ -5,7 +5,6 @@ Sources: Megatron-LM (Shoeybi et al. 2019, section 3) for what tensor parallelis
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Heads, LayerGroup
@@ -203,12 +202,6 @@ class Shard:
         return -(-self.expert_layer.inter // self.expert_layer.tensor)
 
     @property
-    def mixing_weights(self) -> int:
-        """Weights in the projections of all layers, of attention and of states."""
-        n_of_states = self.model.n_state_layers * n_weights(self.linear_matrices)
-        return sum(n * n_weights(each.attention_matrices) for each, n in self.by_heads) + n_of_states
-
-    @property
     def expert_weights(self) -> int:
         """Weights of one expert on this GPU."""
         return n_weights(self._mlp(self.expert_columns, self._experts.latent_size))
@@ -222,21 +215,6 @@ class Shard:
     def head_weights(self) -> int:
         """Weights in the LM head."""
         return self.model.hidden_size * self.head_columns
-
-    @property
-    def active_weights(self) -> int:
-        """Weights that multiply a token in all layers, 2 FLOP each, without the LM head."""
-        model, per_moe_layer = self.model, 0
-        if model.experts is not None:
-            per_moe_layer = (
-                n_weights(self.shared_matrices)
-                + n_weights(self.latent_matrices)
-                + prod(self.router)
-                + self._experts.top_k * self.expert_weights
-            )
-        n_of_mlps = model.n_dense_layers * n_weights(self.mlp_matrices)
-        n_of_inputs = model.n_layers * n_weights(self.input_matrices)
-        return self.mixing_weights + n_of_inputs + n_of_mlps + model.n_moe_layers * per_moe_layer
 
     @property
     def layer_kv_bytes_per_token(self) -> float:

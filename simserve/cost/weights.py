@@ -63,31 +63,61 @@ def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
     return counts
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """Weights on one GPU by part, each once; embeddings tied to the head are its matrix."""
+
+    embeddings: int
+    attention: int
+    states: int
+    mlp: int
+    layer_inputs: int
+    """Matrices around embeddings that each layer adds."""
+    routed_experts: int
+    shared_experts: int
+    gates: int
+    norms: int
+    head: int
+
+    @property
+    def projections(self) -> int:
+        """Weights of attention, states, MLP, inputs of layers and shared experts, which have one dtype."""
+        return self.attention + self.states + self.mlp + self.layer_inputs + self.shared_experts
+
+
+def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = False) -> Parameters:
+    """Count a stage's weights on one GPU, or all; active ones leave out embeddings and experts of other tokens."""
+    model, stage = shard.model, stage or next(stages(shard.model))
+    layers, n_moe = [*zip(stage.n_in_groups, model.groups, strict=True)], stage.n_moe_layers
+    has_embeddings = stage.is_first and not is_active and not (model.tie_word_embeddings and stage.is_last)
+    n_routed = 0 if model.experts is None else model.experts.top_k if is_active else shard.n_experts
+    own = None if is_active else model.layer_inputs
+    n_own = 0 if own is None else stage.n_layers * own.vocabulary * own.width
+    shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
+    return Parameters(
+        embeddings=shard.head_weights * has_embeddings + n_own,
+        attention=sum(n * n_weights(shard.of(group).attention_matrices) for n, group in layers if group.attends),
+        states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
+        mlp=stage.n_dense_layers * n_weights(shard.mlp_matrices),
+        layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
+        routed_experts=n_moe and n_moe * n_routed * shard.expert_weights,
+        shared_experts=n_moe * shared,
+        gates=n_moe and n_moe * prod(shard.router),
+        norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size,
+        head=shard.head_weights * stage.is_last,
+    )
+
+
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     """Return one GPU's weights: layers in their dtype; embeddings and LM head (one matrix when tied), gates and norms
     in 16 bits. Without a stage, the whole model."""
-    model = shard.model
-    stage = stage or next(stages(model))
-    dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
-    numbers = stage.n_dense_layers * n_weights(shard.mlp_matrices) + stage.n_layers * n_weights(shard.input_matrices)
-    for n_layers, group in zip(stage.n_in_groups, model.groups, strict=True):
-        matrices = shard.linear_matrices if group.kind == "state" else shard.of(group).attention_matrices
-        numbers += n_layers * (n_weights(matrices) if group.kind != "none" else 0)
-    in_experts, in_gates = 0, 0
-    if stage.n_moe_layers:
-        numbers += stage.n_moe_layers * (n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices))
-        in_expert = shard.expert_weights
-        if shard.weight_dtype == "mxfp4":  # in the layout of the kernels
-            in_expert = in_expert // shard.expert_columns * (-(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE)
-        in_experts = stage.n_moe_layers * shard.n_experts * in_expert
-        in_gates = stage.n_moe_layers * prod(shard.router)
-    n_vocabularies = stage.is_first + stage.is_last
-    if model.tie_word_embeddings and n_vocabularies == 2:
-        n_vocabularies = 1
-    norms = (2 * stage.n_layers + stage.is_last) * model.hidden_size
+    stage = stage or next(stages(shard.model))
+    dense, routed, n = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype], parameters(shard, stage)
+    in_experts = n.routed_experts
+    if in_experts and shard.weight_dtype == "mxfp4":  # in the layout of the kernels
+        in_experts = in_experts // shard.expert_columns * (-(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE)
     # decode applies a copy of kv_b to queries and outputs, unquantized (vLLM, mla/common.py)
-    absorbed = stage.n_layers * prod(shard.expansion or (0,))
-    own = model.layer_inputs
-    looked_up = 0 if own is None else stage.n_layers * own.vocabulary * own.width
-    in_16_bits = looked_up + n_vocabularies * shard.head_weights + norms + in_gates + absorbed
-    return numbers * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES
+    groups = zip(stage.n_in_groups, shard.model.groups, strict=True)
+    absorbed = sum(n for n, group in groups if group.attends) * prod(shard.expansion or (0,))
+    in_16_bits = n.embeddings + n.head + n.norms + n.gates + absorbed
+    return n.projections * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.scenario.model_sizes import KvGroupAnswer
+
 
 @dataclass(frozen=True)
 class TypicalStep:
@@ -28,23 +30,6 @@ class TypicalStep:
     """What the step waits for the host, where planning ahead hides its work behind the kernels and it takes longer."""
     exchange_s: float = 0.0
     """The part of tokens_s that moves tokens to their experts and outputs back, between ranks that share experts."""
-
-
-@dataclass(frozen=True)
-class KvGroupAnswer:
-    """What the layers of one kind keep of a request, on one GPU."""
-
-    kind: str
-    n_layers: int
-    window: int | None
-    """Tokens of a window or chunk."""
-    bytes_per_token: float
-    bytes_per_request: float
-    """Bytes of states of fixed size."""
-    longest_bytes: float
-    """Most bytes of a request of max_model_len."""
-    is_draft: bool = False
-    """Whether they are the layers of a draft model."""
 
 
 @dataclass(frozen=True)

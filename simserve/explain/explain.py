@@ -14,9 +14,10 @@ from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
-from simserve.explain.answer import Answer, ExchangeAnswer, KvGroupAnswer, PoolAnswer, ReservationAnswer, TypicalStep
+from simserve.explain.answer import Answer, ExchangeAnswer, PoolAnswer, ReservationAnswer, TypicalStep
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import accuracy, of_nodes, wide_intervals
+from simserve.scenario.model_sizes import kv_groups
 from simserve.scenario.pool import Pool
 from simserve.scenario.server_errors import server_errors
 from simserve.scenario.typical_steps import decodes, slow_dtypes, whole_prompts
@@ -66,7 +67,7 @@ def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
         kv_tokens=setup.ledger.lane_tokens,
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
-        kv_groups=tuple(_kv_groups(setup)),
+        kv_groups=tuple(kv_groups(setup.ledger.layout, setup.max_model_len)),
         steps=tuple(_typical_steps(setup)),
         block_tokens=setup.ledger.block_size,
         **_host_tier(setup),
@@ -140,13 +141,6 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
         latency_s=exchange.link.latency_s,
         **{name: getattr(exchange, name) for name in copies},
     )
-
-
-def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
-    for part in setup.ledger.layout.parts:
-        group = part.group
-        sizes = part.bytes_per_token, part.bytes_per_request, part.most_bytes(setup.max_model_len)
-        yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes, part.is_draft)
 
 
 def _host_tier(setup: PoolSetup) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from simserve.cost.memory import ExtraMemory, MemoryLedger, ledger
 from simserve.cost.roofline import Work, matmul_work
 from simserve.cost.shard import Shard, n_weights
 from simserve.cost.step import StepCost
+from simserve.cost.weights import parameters
 
 H100 = catalog.load_gpu("h100-sxm")
 IDEAL = catalog.load_engine("ideal")
@@ -66,10 +67,16 @@ def total_weights(shard: Shard) -> int:
     model, of_moe = shard.model, 0
     if model.experts is not None:
         of_moe = n_weights(shard.shared_matrices) + prod(shard.router) + shard.n_experts * shard.expert_weights
-    in_layers = (
-        shard.mixing_weights + model.n_dense_layers * n_weights(shard.mlp_matrices) + model.n_moe_layers * of_moe
-    )
+    mixing = model.n_attention_layers * n_weights(shard.attention_matrices)
+    mixing += model.n_state_layers * n_weights(shard.linear_matrices)
+    in_layers = mixing + model.n_dense_layers * n_weights(shard.mlp_matrices) + model.n_moe_layers * of_moe
     return in_layers + shard.head_weights * (1 if model.tie_word_embeddings else 2)
+
+
+def active_weights(shard: Shard) -> int:
+    """Weights that multiply a token in all layers, without the LM head."""
+    n = parameters(shard, is_active=True)
+    return n.projections + n.routed_experts + n.gates
 
 
 def matrix_work(shard: Shard, name: str, n_tokens: Any) -> Work:
