@@ -55,11 +55,15 @@ class Shard:
     """Groups that share the experts; each has its own requests."""
     routing: str = UNIFORM_ROUTING
     """Expert routing; see `forms.moe.load_of`."""
+    decode_context: int = 1
+    """GPUs that divide a context's tokens, in turn, where each would hold a copy of the same keys and values."""
+    prefill_context: int = 1
+    """Groups that divide a prompt's tokens among them; each holds all weights, keys and values."""
 
     @property
     def whole(self) -> "Shard":
         """The model on one GPU: each head, and each expert, once."""
-        return replace(self, tensor=1, expert=1, data=1)
+        return replace(self, tensor=1, expert=1, data=1, decode_context=1, prefill_context=1)
 
     @property
     def n_heads(self) -> int:
@@ -175,9 +179,8 @@ class Shard:
     @property
     def mixing_weights(self) -> int:
         """Weights in the projections of all layers, of attention and of states."""
-        model = self.model
-        n_of_states = model.n_state_layers * n_weights(self.linear_matrices)
-        return model.n_attention_layers * n_weights(self.attention_matrices) + n_of_states
+        n_of_states = self.model.n_state_layers * n_weights(self.linear_matrices)
+        return self.model.n_attention_layers * n_weights(self.attention_matrices) + n_of_states
 
     @property
     def expert_weights(self) -> int:
@@ -199,23 +202,21 @@ class Shard:
         """Weights that multiply a token in all layers, 2 FLOP each, without the LM head."""
         model, per_moe_layer = self.model, 0
         if model.experts is not None:
-            per_moe_layer = (
-                n_weights(self.shared_matrices) + prod(self.router) + self._experts.top_k * self.expert_weights
-            )
+            routed = self._experts.top_k * self.expert_weights
+            per_moe_layer = n_weights(self.shared_matrices) + prod(self.router) + routed
         n_of_mlps = model.n_dense_layers * n_weights(self.mlp_matrices)
         return self.mixing_weights + n_of_mlps + model.n_moe_layers * per_moe_layer
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
-        """Bytes of one token's keys and values in one layer, and of its key for the indexer."""
+        """Bytes of one token's keys and values in one layer, and of its key for the indexer, on a GPU in the mean."""
         index = self.model.indexer
-        return self.attended_bytes if index is None else self.attended_bytes + index.bytes_per_token
+        return (self.attended_bytes + (0.0 if index is None else index.bytes_per_token)) / self.decode_context
 
     @property
     def attended_bytes(self) -> float:
         """Bytes that attention reads of a token: 2 vectors per head for K and V, or one latent vector for both."""
-        mla = self.model.mla
-        values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
+        values = mla.cached_size if (mla := self.model.mla) else 2 * self.n_kv_heads * self.model.head_dim
         return values * BYTES_PER_VALUE[self.kv_dtype]
 
     @property
@@ -226,8 +227,7 @@ class Shard:
     @property
     def state_bytes(self) -> float:
         """Bytes of one request's state in one layer (vLLM, mamba_utils.py)."""
-        linear = self.model.linear
-        return 0.0 if linear is None else linear.state_bytes // self.tensor
+        return 0.0 if self.model.linear is None else self.model.linear.state_bytes // self.tensor
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
         """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""

@@ -45,7 +45,7 @@ def memory_of(defaults: Defaults, pool: Pool, machine: Machine, scheduler: Sched
         most_chunk = max(most_chunk, speculation.n_slots)
     layout = kv_layout(
         shard,
-        pool.block_size or machine.engine.block_size,
+        (pool.block_size or machine.engine.block_size) * shard.decode_context,
         most_chunk,
         pool.max_model_len,
         1 if speculation is None else 1 + speculation.n_proposed,
