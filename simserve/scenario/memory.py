@@ -164,7 +164,7 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
 
 def _split(draft: PoolDraft, **degrees: int) -> PoolDraft:
     """Return the pool with other degrees of parallelism; distributed experts stay distributed over all GPUs."""
-    parallel = draft.pool.parallel.model_copy(update=degrees)
+    parallel = draft.pool.parallel.model_copy(update={"decode_context": 1, **degrees})
     if parallel.expert > 1:
         n_gpus = parallel.tensor * parallel.n_sharing(draft.machine.model)
         parallel = parallel.model_copy(update={"expert": n_gpus})
