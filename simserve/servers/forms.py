@@ -149,7 +149,7 @@ def take_helix(settings: ServerSettings, flag: Flag, key: str) -> None:
     """Take the GPUs that divide a context besides those of attention's heads; together these divide all else."""
     n = whole(flag.value)
     settings.set(flag, key, n, f"{n} times the GPUs of --tp_size share all else")
-    settings.keys[f"{POOL}.parallel.tensor"] = settings.tensor * n
+    settings.keys[f"{POOL}.parallel.tensor"] = settings.tensor
 
 
 def take_experts(settings: ServerSettings, flag: Flag, key: str) -> None:

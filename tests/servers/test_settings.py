@@ -90,8 +90,13 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
             {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "parallel.decode_context": 4},
         ),
         (
-            "trtllm-serve serve deepseek-ai/DeepSeek-R1 --tp_size 2 --cp_size 4",
-            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "parallel.decode_context": 4},
+            "trtllm-serve serve deepseek-ai/DeepSeek-R1 --cp_size 4 --tp_size 2 --ep_size 8",
+            {
+                "model": "deepseek-ai/DeepSeek-R1",
+                "parallel.tensor": 8,
+                "parallel.expert": 8,
+                "parallel.decode_context": 4,
+            },
         ),
         (
             f"{DEEPSEEK} --dp 8 --enable-dp-attention --ep 8 --chunked-prefill-size -1 --mem-fraction-static 0.8",
