@@ -43,10 +43,15 @@ class LineCost:
     """Least time of a step that samples no request."""
     host_row: int = 0
     """More of it per request."""
+    groups: int = 1
+    """Groups that divide a prompt's tokens."""
     step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens
+
+    def own_tokens(self, n_tokens: int) -> int:
+        return (n_tokens + self.groups - 1) // self.groups
 
     def sampled_ps(self, n_rows: int) -> int:
         return self.row * n_rows
@@ -66,7 +71,7 @@ class LineCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         return (
             self.step
-            + self.token * (n_tokens + n)
+            + self.token * (self.own_tokens(n_tokens) + n)
             + self.row * n_rows
             + self.pair * n_pairs
             + self.key * (n_context_tokens + kv_tokens)

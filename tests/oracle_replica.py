@@ -1022,7 +1022,8 @@ class OracleReplica:
             elif prompts[0]:
                 total_ps += shape_ps(model, StepShape(*prompts, windows=of_draft))
         rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
-        total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
+        n_own = cost.target.own_tokens(prompts[0]) + len(stored) * n_queries
+        total_ps += cost.target.tokens_ps(n_own) + cost.target.sampled_ps(rows)
         total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
         if prompts[0] and windows:
             total_ps += cost.target.prefill_windows_ps(prompts[0], [(pairs, keys) for pairs, keys, _ in windows])
@@ -1117,7 +1118,9 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
     shapes = [rank.step[3] for rank in stepping if rank.step is not None]
     if len(group) > 1 and stepping:
         each = 1 if group[0].setup.speculation is None else 1 + len(group[0].setup.speculation.acceptance.rates)
-        n_tokens = [shape.prefill_tokens + each * shape.decode_requests for shape in shapes]
+        n_tokens = [
+            group[0].setup.cost.own_tokens(shape.prefill_tokens) + each * shape.decode_requests for shape in shapes
+        ]
         slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
         copied_ps = slowest_ps - max((rank.step_end_ps or 0) - rank.copied_ps for rank in stepping)
         n_decoding = [each * shape.decode_requests for shape in shapes]

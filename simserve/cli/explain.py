@@ -100,6 +100,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         columns_s["drafting"] = "drafting_s"
         yield f"    {pool.tokens_per_step:.2f} expected tokens per step and decoding request"
     columns_s |= {} if pool.exchange is None else {"exchange": "exchange_s"}
+    columns_s |= {"context": "context_s"} if any(step.context_s for step in pool.steps) else {}
     columns_s |= {"for the host": "host_wait_s"} if any(step.host_wait_s for step in pool.steps) else {}
     total, *others = columns_s
     rows = [("", total, "tokens/s", *others), *(_step_row(step, columns_s.values()) for step in pool.steps)]

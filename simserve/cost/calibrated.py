@@ -27,7 +27,7 @@ from simserve.cost.forms.mla import (
 from simserve.cost.forms.moe import MoeLayer
 from simserve.cost.forms.sparse import BestPrefill, SparseDecodeModule, SparsePrefillModule, SparseSizes, shared_s
 from simserve.cost.forms.state import PromptStates, StateDecode, StatePrefill
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
 from simserve.cost.shard import Shard, n_weights
 from simserve.cost.timed_forms import SIXTEEN_BITS, first_form, measured_as, timed_form
 
@@ -141,12 +141,13 @@ class Calibrated:
         if shard.expansion is not None:
             if shard.model.indexer is None:
                 return self._latent_decode(shard, shard.expansion, n)
-            best, sizes = self._sparse(shard)[1], SparseSizes.of(shard)
-            intercept_s, slope_s = best.best_line(self.gpu, sizes, shard.kv_dtype, n + (n == 0))
+            best, sizes, of_keys = self._sparse(shard)[1], SparseSizes.of(shard), SparseSizes.of(attending(shard))
+            intercept_s, slope_s = best.best_line(self.gpu, of_keys, shard.kv_dtype, n + (n == 0))
             all_s = best.expansion_s(self.gpu, shard.dense_dtype, sizes.n_weights, n)
             return intercept_s + all_s - self.projections_s(shard, n), slope_s
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
-        return form.line(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
+        heads = attending(shard)
+        return form.line(self.gpu, heads.n_heads, heads.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
 
     def scored_s(self, shard: Shard, n: Any) -> Any:
         """Time the indexer of one layer per key of n decoding requests."""
@@ -196,7 +197,7 @@ class Calibrated:
     def _latent_decode(self, shard: Shard, expansion: tuple[int, int], n: Any) -> tuple[Any, Any]:
         mla, form = shard.model.mla, cast(MlaDecode, self._mla("decode", shard))
         assert mla is not None, "only latent attention has an expansion"
-        n_heads = shard.n_heads * (mla.cached_size + mla.kv_lora_rank) / KEY_WIDTH
+        n_heads = attending(shard).n_heads * (mla.cached_size + mla.kv_lora_rank) / KEY_WIDTH
         intercept_s, slope_s = form.line(self.gpu, n_heads, shard.kv_dtype, n + (n == 0), mla.cached_size)
         n_in, n_out = expansion
         if isinstance(form, MlaDecodeModule):

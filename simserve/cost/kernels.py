@@ -1,11 +1,12 @@
 """Kernels: the kernel times of a step on one GPU, the interface of rooflines and fits."""
 
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import dataclass, replace
+from math import gcd, sqrt
 from typing import Any, Protocol
 
 import numpy as np
 
+from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
 from simserve.cost.shard import Shard
 
@@ -72,7 +73,7 @@ class Kernels(Protocol):
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """Return (intercept, slope): attention of n decoding requests in one layer takes intercept + slope * keys
-        attended."""
+        attended on the GPU, by the heads of all GPUs that divide a context."""
 
     def scored_s(self, shard: Shard, n: Any) -> Any:
         """Time the indexer of one layer per key of n decoding requests, all of which it scores."""
@@ -87,6 +88,22 @@ class Kernels(Protocol):
 def prompt_tokens(n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
     """Return the query tokens of each of a step's prompts, from the sums over all; exact for prompts that are alike."""
     return (n_pairs / n_tokens - 0.5) / (n_context_tokens / n_tokens - 0.5)
+
+
+def n_copies(model: ModelSpec, tensor: int) -> int:
+    """Count the GPUs of a group that attend the same keys: all with latent vectors, else those of one KV head."""
+    return tensor if model.mla else gcd(*(max(1, tensor // heads.n_kv_heads) for heads in model.all_heads))
+
+
+def attending(shard: Shard) -> Shard:
+    """Return the heads that a GPU decodes: those of all GPUs that divide a context, over its part of the tokens."""
+    return replace(shard, tensor=shard.tensor // shard.decode_context, decode_context=1)
+
+
+def draft_shard(target: Shard, model: ModelSpec, weight_dtype: str) -> Shard:
+    """Return a GPU's shard of a draft model. GPUs divide its contexts as far as these have copies of the same keys."""
+    divided = gcd(target.decode_context, n_copies(model, target.tensor))
+    return replace(target, model=model, weight_dtype=weight_dtype, expert=1, data=1, decode_context=divided)
 
 
 MANY_KEYS = 8192

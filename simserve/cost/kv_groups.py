@@ -174,7 +174,8 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
     for each in (each for each in shards if each.model.n_state_layers):
         own_bytes = largest[0] if attending[0] is each is shards[0] else token_bytes
         least = -(-each.state_bytes // own_bytes)  # a state fits a block of one layer
-        block_size = max(block_size, int(-(-least // BLOCK_STEP)) * BLOCK_STEP)
+        step = BLOCK_STEP * each.decode_context
+        block_size = max(block_size, int(-(-least // step)) * step)
     return token_bytes, block_size
 
 

@@ -124,7 +124,7 @@ def ledger(
         kept = workspace_bytes(shard, max_num_batched_tokens) if engine.keeps_workspace else 0.0
         peak = activations_bytes(shard, max_num_batched_tokens, logits + kept)
         activations, buffers = (peak, buffer_bytes) if engine.profiles_activations else (0.0, 0.0)
-        reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data) + buffers
+        reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data * shard.prefill_context) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
         in_groups = zip(stage.n_in_groups, model.groups, strict=True)

@@ -33,7 +33,7 @@ class StepShape:
 class CostModel(Protocol):
     """Integer picoseconds for the parts of a step; pure.
 
-    A step lasts tokens_ps(all its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
+    A step lasts tokens_ps(its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
     + intercept + slope * kv_tokens of decode_line(its decoding requests); layers with a window add
     prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `shape_ps`. No step is
     shorter than host_ps(the requests it samples).
@@ -45,6 +45,9 @@ class CostModel(Protocol):
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone."""
+
+    def own_tokens(self, n_tokens: int) -> int:
+        """Return how many of n prompt tokens a GPU computes, of the groups that divide them among themselves."""
 
     def sampled_ps(self, n_rows: int) -> int:
         """Return the cost of the LM head over n_rows positions."""

@@ -84,7 +84,7 @@ class ReplicaLinks:
         if self.pipeline == 1:
             return 0.0
         tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
-        n_gpus = self.pipeline * tensor * self.shard.data
+        n_gpus = self.pipeline * tensor * self.shard.data * self.shard.prefill_context
         n_far = min(-(-n_gpus // self.gpu.gpus_per_node), self.pipeline) - 1
         near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
         collected_s = self.all_gather_s(n_bytes)
@@ -235,7 +235,7 @@ def _n_per_matrix(dtype: str) -> int:
 def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
     (replicated KV heads, padding) and attention within windows do not count."""
-    whole, n_gpus, n_layers = shard.whole, shard.tensor, shard.model.n_whole_layers
+    whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
     per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
     if (index := whole.model.indexer) is not None:
         per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair

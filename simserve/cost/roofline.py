@@ -15,7 +15,7 @@ from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import load_of
-from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, matrices_s
+from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
 
@@ -174,7 +174,7 @@ class Roofline:
         """Return the higher roof's slope; both are proportional to the keys. Memory bounds keys read for a few query
         heads; latent vectors, read for all heads, come near the ridge."""
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
-        one_query, one_key = decode_work(shard, 1, 0), decode_work(shard, 0, 1)
+        one_query, one_key = (decode_work(attending(shard), *one) for one in ((1, 0), (0, 1)))
         intercept_s = self._launch_s + n * (one_query.bytes / self._bytes_per_s)
         if shard.expansion is not None:
             n_in, n_out = shard.expansion

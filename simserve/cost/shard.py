@@ -55,11 +55,15 @@ class Shard:
     """Groups that share the experts; each has its own requests."""
     routing: str = UNIFORM_ROUTING
     """Expert routing; see `forms.moe.load_of`."""
+    decode_context: int = 1
+    """GPUs that divide a context's tokens, in turn, where each would hold a copy of the same keys and values."""
+    prefill_context: int = 1
+    """Groups that divide a prompt's tokens among them; each holds all weights, keys and values."""
 
     @property
     def whole(self) -> "Shard":
         """The model on one GPU: each head, and each expert, once."""
-        return replace(self, tensor=1, expert=1, data=1)
+        return replace(self, tensor=1, expert=1, data=1, decode_context=1, prefill_context=1)
 
     def of(self, group: LayerGroup) -> "Shard":
         """The model with the heads of a group of its layers in all of them."""
@@ -218,9 +222,9 @@ class Shard:
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
-        """Bytes of one token's keys and values in one layer, and of its key for the indexer."""
+        """Bytes of one token's keys and values in one layer, and of its key for the indexer, on a GPU in the mean."""
         index = self.model.indexer
-        return self.attended_bytes if index is None else self.attended_bytes + index.bytes_per_token
+        return (self.attended_bytes + (0.0 if index is None else index.bytes_per_token)) / self.decode_context
 
     @property
     def attended_bytes(self) -> float:
@@ -238,8 +242,7 @@ class Shard:
     @property
     def state_bytes(self) -> float:
         """Bytes of one request's state in one layer (vLLM, mamba_utils.py)."""
-        linear = self.model.linear
-        return 0.0 if linear is None else linear.state_bytes // self.tensor
+        return 0.0 if self.model.linear is None else self.model.linear.state_bytes // self.tensor
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
         """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""

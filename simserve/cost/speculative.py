@@ -67,7 +67,7 @@ class ModelDrafting(Drafting):
         """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
         alone_ps = self.model.tokens_ps(n) if n else 0
         chunks_ps = self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
-        return self.model.tokens_ps(n + n_tokens) - alone_ps + chunks_ps
+        return self.model.tokens_ps(n + self.model.own_tokens(n_tokens)) - alone_ps + chunks_ps
 
     def prompt_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return the chunks' share of the first pass."""
@@ -115,7 +115,7 @@ class SpeculativeCost:
     propose_ps: int = 0
     """Host time of a step for proposals."""
     query_ps: int = 0
-    """Attention of a further query of a request that shares no keys with the first (sparse attention)."""
+    """Exchange of a request's further query over divided contexts, and its attention of keys of its own (sparse)."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
     step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
@@ -123,6 +123,10 @@ class SpeculativeCost:
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the target's part."""
         return self.target.tokens_ps(n_tokens)
+
+    def own_tokens(self, n_tokens: int) -> int:
+        """Return the target's part."""
+        return self.target.own_tokens(n_tokens)
 
     def sampled_ps(self, n_rows: int) -> int:
         """Return the target's part."""
@@ -184,9 +188,8 @@ class SpeculativeCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, each of which has one of the n_rows."""
         target, n_more = self.target, n * self.n_proposed
-        total_ps = (
-            target.tokens_ps(n_tokens + n + n_more) + target.sampled_ps(n_rows + n_more) - n * self._spare_host_ps
-        )
+        total_ps = target.tokens_ps(target.own_tokens(n_tokens) + n + n_more)
+        total_ps += target.sampled_ps(n_rows + n_more) - n * self._spare_host_ps
         if n_tokens:
             total_ps += target.prefill_ps(n_tokens, n_pairs, n_context_tokens)
         if n:

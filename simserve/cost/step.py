@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import COMPUTES_IN, GpuSpec
 from simserve.cost.comm import SENT_BYTES, Exchange, ExchangeKernels, NodeLink
+from simserve.cost.context import ContextExchange
 from simserve.cost.kernels import Kernels
 from simserve.cost.operations import RankOperations, ReplicaLinks, total_s, work_of
 from simserve.cost.roofline import Roofline
@@ -65,10 +66,14 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
-        windows = [group for group in shard.model.groups if group.window is not None]
-        self._windows = [(each.n_layers, self.kernels.prefill_attention(shard.of(each)).seconds) for each in windows]
         self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
-        self._prefill_s = self.kernels.prefill_attention(shard).seconds
+        self.context, self._n_groups = ContextExchange(self._links), shard.prefill_context
+        self._prefill_s = self.context.divided(self.kernels.prefill_attention(shard)).seconds
+        self._windows = [
+            (group.n_layers, self.context.divided(self.kernels.prefill_attention(shard.of(group))).seconds)
+            for group in shard.model.groups
+            if group.window is not None
+        ]
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps: list[int] = []
@@ -84,6 +89,10 @@ class StepCost:
             pads = self.engine.pads_to_graphs
             self._tokens_ps = _tabulated(n_tokens, lambda counts: self.tokens_s(padded(counts) if pads else counts))
         return self._tokens_ps[n_tokens]
+
+    def own_tokens(self, n_tokens: int) -> int:
+        """Return the tokens of the group with most."""
+        return -(-n_tokens // self._n_groups)
 
     def sampled_ps(self, n_rows: int) -> int:
         """Return the LM head over n_rows positions, and the host's time for their requests."""
@@ -163,12 +172,14 @@ class StepCost:
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
         nothing: Any = 0.0 * counts
         model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), nothing
+        n_parts, queries_s = self.shard.decode_context, self.context.queries_s(counts)
         for shard, n_layers in self.shard.by_heads:
-            intercept_s, slopes_s[shard] = self.kernels.decode_attention(shard, counts)
+            intercept_s, slope_s = self.kernels.decode_attention(shard, counts)
+            intercept_s, slope_s = intercept_s + queries_s, slope_s / n_parts
             if model.indexer is not None:  # kernels attend top_k keys, however few there are
-                intercept_s = intercept_s + counts * (model.indexer.top_k * slopes_s[shard])
-                slopes_s[shard] = self.kernels.scored_s(shard, counts)
-            intercepts_s = intercepts_s + n_layers * intercept_s
+                intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
+                slope_s = self.kernels.scored_s(shard, counts) / n_parts
+            intercepts_s, slopes_s[shard] = intercepts_s + n_layers * intercept_s, slope_s
         if model.n_state_layers:
             states_s = self.kernels.states_s(self.shard, counts)
             intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
@@ -180,11 +191,12 @@ class StepCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of
         the parts, each rounded once; with chunks, at least the host's time to launch its kernels."""
+        n_own = -(-n_tokens // self._n_groups)
         try:  # fast: the tables, in place
-            total_ps = self._tokens_ps[n_tokens + n] + self._sampled_ps[n_rows]
+            total_ps = self._tokens_ps[n_own + n] + self._sampled_ps[n_rows]
             line = self._lines[n]
         except IndexError:
-            total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
+            total_ps = self.tokens_ps(n_own + n) + self.sampled_ps(n_rows)
             line = self.decode_line(n)
         if n:
             intercept_ps, slope_ps = line
@@ -200,6 +212,7 @@ class StepCost:
         for seconds in (self.tokens_s, self.group_s, self.exchange_s, self.sampled_s):
             seconds(1)
         self.kernels.decode_attention(self.shard, 1)
+        self.context.prompt_s(1, 2)
 
     def tokens_s(self, n_tokens: Any) -> Any:
         """Return the seconds of matrices, element-wise work, all-reduces, sends and exposed host time."""

@@ -89,6 +89,7 @@ class LockStep:
         self._slowest_ps = max(self._slowest_ps, first_ps)
         self._step_ps = max(self._step_ps, first_ps - step_run.wait_ps)
         self._host_ps = max(self._host_ps, self._cost.host_ps(n_rows))
+        n_tokens += self._cost.own_tokens(step_run.n_prefill_tokens) - step_run.n_prefill_tokens
         self.n_tokens += n_tokens
         self._n_busiest = max(self._n_busiest, n_tokens)
         self._gives_tokens = self._gives_tokens or n_rows > 0

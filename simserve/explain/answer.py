@@ -30,6 +30,8 @@ class TypicalStep:
     """What the step waits for the host, where planning ahead hides its work behind the kernels and it takes longer."""
     exchange_s: float = 0.0
     """The part of tokens_s that moves tokens to their experts and outputs back, between ranks that share experts."""
+    context_s: float = 0.0
+    """The part of attention_s in which GPUs that divide contexts or prompts exchange queries, keys and outputs."""
 
 
 @dataclass(frozen=True)

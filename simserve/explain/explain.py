@@ -179,7 +179,8 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
         for n, shape in shapes:
             is_decode = phase == "decode"
             n_more = 0 if speculative is None else shape.decode_requests * speculative.n_proposed
-            n_tokens = shape.prefill_tokens + shape.decode_requests + n_more
+            n_others = shape.decode_requests + n_more
+            n_tokens = cost.own_tokens(shape.prefill_tokens) + n_others
             group_ps = cost.group_ps((setup.n_sharing if is_decode else 1) * n_tokens, n_tokens)
             total_ps, tokens_ps = shape_ps(cost, shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
             sampling_ps, drafting_ps = cost.sampled_ps(shape.sampled_rows + n_more), 0
@@ -191,7 +192,7 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
             yield TypicalStep(
                 phase=phase,
                 n_requests=shape.decode_requests or 1,
-                n_tokens=n_tokens,
+                n_tokens=shape.prefill_tokens + n_others,
                 context_tokens=shape.kv_tokens // n if is_decode else n,
                 duration_s=to_s(step_ps),
                 tokens_s=to_s(tokens_ps),
@@ -201,6 +202,7 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
                 drafting_s=to_s(drafting_ps),
                 host_wait_s=to_s(step_ps - total_ps),
                 exchange_s=to_s(target.exchange_ps(n_tokens)),
+                context_s=target.context.step_s(shape.prefill_tokens, n_others),
             )
 
 

@@ -209,7 +209,8 @@ def _link(draft: Draft, given: KvLink | None, pools: Sequence[Pool], defaults: D
         cards = [load_gpu(draft.absolute_gpu(pool.gpu or defaults.gpu)) for pool in pools]
     except CatalogError:  # already reported
         return None
-    speeds = [pool.parallel.gpus_per_lane * card.nic_bytes_per_s for pool, card in zip(pools, cards, strict=True)]
+    splits = [pool.parallel.tensor * pool.parallel.pipeline for pool in pools]
+    speeds = [n * card.nic_bytes_per_s for n, card in zip(splits, cards, strict=True)]
     for key in ("bytes_per_s", "latency_s"):
         draft.set_origin((key,), "network adapters of the GPUs")
     return KvLink(bytes_per_s=min(speeds), latency_s=NIC_LATENCY_S)

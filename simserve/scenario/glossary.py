@@ -45,6 +45,8 @@ NEIGHBORS = MappingProxyType(
         "enable_expert_parallel": f"{POOL}.parallel.expert",
         "expert_parallel_size": f"{POOL}.parallel.expert",
         "ep_size": f"{POOL}.parallel.expert",
+        "decode_context_parallel_size": f"{POOL}.parallel.decode_context",
+        "prefill_context_parallel_size": f"{POOL}.parallel.prefill_context",
         "num_replicas": f"{POOL}.replicas",
         # engines: memory
         "kv_cache_dtype": "kv_dtype",

@@ -133,7 +133,7 @@ def _block_bytes(tier: HostTierSection, parallel: Parallel, memory: MemoryLedger
     that of one GPU, and each lane of a pipeline has an equal part of the tier, as the virtual engines of vLLM 0 had
     (core/scheduler.py, num_cpu_blocks)."""
     if tier.scope == "pool":
-        return memory.block_bytes * parallel.tensor * parallel.pipeline
+        return memory.block_bytes * parallel.gpus_per_lane
     return memory.block_bytes * memory.n_lanes
 
 

@@ -45,7 +45,7 @@ def memory_of(defaults: Defaults, pool: Pool, machine: Machine, scheduler: Sched
         most_chunk = max(most_chunk, speculation.n_slots)
     layout = kv_layout(
         shard,
-        pool.block_size or machine.engine.block_size,
+        (pool.block_size or machine.engine.block_size) * shard.decode_context,
         most_chunk,
         pool.max_model_len,
         1 if speculation is None else 1 + speculation.n_proposed,
@@ -164,7 +164,7 @@ def _refuse(draft: PoolDraft, memory: MemoryLedger) -> None:
 
 def _split(draft: PoolDraft, **degrees: int) -> PoolDraft:
     """Return the pool with other degrees of parallelism; distributed experts stay distributed over all GPUs."""
-    parallel = draft.pool.parallel.model_copy(update=degrees)
+    parallel = draft.pool.parallel.model_copy(update={"decode_context": 1, **degrees})
     if parallel.expert > 1:
         n_gpus = parallel.tensor * parallel.n_sharing(draft.machine.model)
         parallel = parallel.model_copy(update={"expert": n_gpus})

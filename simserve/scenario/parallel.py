@@ -10,6 +10,7 @@ from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, LinkTopology, ModelSpec
 from simserve.catalog.types import Count, Section
 from simserve.cost.comm import NIC_LATENCY_S, ExchangeKernels, NodeLink
+from simserve.cost.kernels import n_copies
 from simserve.cost.shard import Shard
 from simserve.scenario.draft import Draft
 
@@ -39,7 +40,8 @@ class BalanceSection(Section):
 
 
 class Parallel(Section):
-    """The split of one replica over tensor × pipeline × data GPUs, which fill nodes one after another."""
+    """The split of one replica over tensor × pipeline × data × prefill_context GPUs, which fill nodes one after
+    another."""
 
     tensor: Count = 1
     """GPUs that share every layer (vLLM and SGLang `--tensor-parallel-size`, TensorRT-LLM `tp_size`)."""
@@ -51,6 +53,13 @@ class Parallel(Section):
     expert: Count = 1
     """Parts into which GPUs divide the experts: 1 gives each GPU a slice of every expert, tensor × data whole experts
     (vLLM `--enable-expert-parallel`, SGLang `--ep-size`, TensorRT-LLM `ep_size`)."""
+    decode_context: Count = 1
+    """GPUs of the tensor-parallel group that divide a context's tokens, where each would hold a copy of the same keys
+    (vLLM `--decode-context-parallel-size`, SGLang `--dcp-size`; TensorRT-LLM with Helix: `cp_size`, and `tensor` is all
+    GPUs)."""
+    prefill_context: Count = 1
+    """Groups of GPUs that divide a prompt's tokens; each holds all weights, experts and keys, and decodes the same
+    tokens (vLLM `--prefill-context-parallel-size`)."""
     link_topology: LinkTopology | None = None
     """How GPUs of a node on PCIe reach each other: `switch` (peer access) or `host`; null: as the card."""
     node_link: NodeLinkSection | None = None
@@ -64,12 +73,12 @@ class Parallel(Section):
     @property
     def n_gpus(self) -> int:
         """GPUs of a replica."""
-        return self.tensor * self.pipeline * self.data
+        return self.gpus_per_lane * self.data
 
     @property
     def gpus_per_lane(self) -> int:
         """GPUs that hold parts of a block."""
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.prefill_context
 
     def n_sharing(self, model: ModelSpec) -> int:
         """Return how many of the data-parallel ranks share experts and step together; 1 for a dense model."""
@@ -77,7 +86,8 @@ class Parallel(Section):
 
     def shard(self, model: ModelSpec, weight_dtype: str, kv_dtype: str, routing: str = UNIFORM_ROUTING) -> Shard:
         """Return the part of a model on a GPU."""
-        return Shard(model, weight_dtype, kv_dtype, self.tensor, self.expert, self.n_sharing(model), routing)
+        parts = self.tensor, self.expert, self.n_sharing(model), routing, self.decode_context, self.prefill_context
+        return Shard(model, weight_dtype, kv_dtype, *parts)
 
     def links_of(self, gpu: GpuSpec) -> GpuSpec:
         """Return a card with the links of these nodes."""
@@ -97,6 +107,7 @@ def check_parallel(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuS
     """Check that heads and layers of a pool's model divide evenly, and that GPUs which communicate in every layer fill
     their nodes."""
     _check_tensor(draft, parallel.tensor, model, gpu)
+    _check_context(draft, parallel, model, gpu)
     n_ranks = n_replicas * parallel.pipeline * parallel.data
     if n_ranks > MOST_RANKS:
         key = ("replicas",) if n_replicas > parallel.data else ("parallel", "data")
@@ -130,6 +141,25 @@ def _check_tensor(draft: Draft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> 
     elif tensor > gpu.gpus_per_node and tensor % gpu.gpus_per_node:
         rule = f"must be at most the {gpu.gpus_per_node} GPUs of a node, or fill several"
         draft.problem(at, f"{rule}: a GPU sums with those at its place of the other nodes", tensor, remedy)
+
+
+def _check_context(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuSpec) -> None:
+    """Check that GPUs which divide a context hold the same keys, and that groups which divide prompts fill nodes."""
+    n_held, tensor = n_copies(model, parallel.tensor), parallel.tensor
+    here, n_near = ("parallel", "decode_context"), gpu.gpus_per_node
+    if parallel.decode_context > 1 and not model.n_attention_layers:
+        rule = f"divides keys and values by token, and {model.name} keeps states alone"
+        draft.problem(here, rule, parallel.decode_context, "leave it out")
+    elif n_held % parallel.decode_context:
+        what = "latent vectors" if model.mla else f"{model.n_kv_heads} KV heads"
+        rule = f"must divide {n_held}, the GPUs with copies of the same keys ({what} over parallel.tensor {tensor})"
+        degrees = [n for n in range(1, n_held + 1) if n_held % n == 0]
+        remedy = f"use {either(degrees)}" if n_held > 1 else "leave it out, or use more GPUs in tensor than KV heads"
+        draft.problem(here, f"{rule}: GPUs with other keys have no tokens to divide", parallel.decode_context, remedy)
+    n_gpus = tensor * parallel.n_sharing(model) * parallel.prefill_context
+    if parallel.prefill_context > 1 and n_gpus > n_near and n_gpus % n_near:
+        rule = f"groups fill one node or several, {n_near} GPUs each: keys cross to the same place of another node"
+        draft.problem(("parallel", "prefill_context"), rule, parallel.prefill_context)
 
 
 def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:

@@ -30,7 +30,7 @@ class Pool(Section):
     """`both`: replicas compute prompts and answers; `prefill` and `decode`: the first compute prompts, the second
     generate answers."""
     replicas: Count = 1
-    """Number of replicas, each of `tensor` × `pipeline` × `data` GPUs; with an autoscaler, at the start."""
+    """Number of replicas, each of the GPUs of `parallel`; with an autoscaler, at the start."""
     autoscaler: PluginSpec | None = None
     """Policy that changes the number of replicas as the load changes, or `{manifest: my-hpa.yaml}`, a file of
     Kubernetes, KEDA, Knative, KServe or Ray Serve, with keys that replace its own; null: it stays."""

@@ -186,7 +186,7 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
     gpu = pool.parallel.links_of(load_gpu(pool.gpu or scenario.gpu))
     calibration = calibration_of(pool.calibration)
     named = pool.engine or scenario.engine
-    engine = load_engine(named, calibration, pool.parallel.tensor * pool.parallel.pipeline)
+    engine = load_engine(named, calibration, pool.parallel.gpus_per_lane)
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)

@@ -10,6 +10,7 @@ from pydantic import Field
 from simserve import catalog
 from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.catalog.types import Chance, HostTime, Section, WeightDtype
+from simserve.cost.kernels import draft_shard
 from simserve.cost.memory import ExtraMemory
 from simserve.cost.roofline import decode_work
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
@@ -148,7 +149,7 @@ class SpeculationSetup:
         """Return a GPU's shard of the draft model or draft layer; None where there is neither."""
         if self.kind == "draft_model":
             assert self.model is not None, "resolving requires a model"
-            return replace(target, model=self.model, weight_dtype=self.weight_dtype, expert=1, data=1)
+            return draft_shard(target, self.model, self.weight_dtype)
         return replace(target, model=one_layer(target.model)) if self.kind in MODELS else None
 
     def extra_memory(self, target: Shard) -> ExtraMemory:
@@ -180,7 +181,7 @@ class SpeculationSetup:
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
-            query_ps=_sparse_query_ps(target),
+            query_ps=_query_ps(target),
             window_floors_ps=tuple(to_ps(flop / flop_per_s) for flop in flops),
         )
 
@@ -237,13 +238,12 @@ def speculation_setup(
     return SpeculationSetup(given.kind, given.rates, given.propose_s, model, given.weight_dtype or weight_dtype)
 
 
-def _sparse_query_ps(target: StepCost) -> int:
-    """Return attention of one more query, among many, in all layers, where queries choose their own keys; else 0."""
-    model = target.shard.model
-    if model.indexer is None:
-        return 0
+def _query_ps(target: StepCost) -> int:
+    """Return one more query, among many, in all layers: its exchange, and its attention where it chooses its keys."""
+    model, step_s = target.shard.model, target.context.step_s
     _, slope_s = target.kernels.decode_attention(target.shard, 256)
-    return to_ps(model.n_whole_layers * model.indexer.top_k * float(slope_s))
+    n_keys = 0 if model.indexer is None else model.n_whole_layers * model.indexer.top_k
+    return to_ps(n_keys * float(slope_s) / target.shard.decode_context + (step_s(0, 512) - step_s(0, 256)) / 256)
 
 
 def _medusa_weights(shard: Shard) -> int:

@@ -126,7 +126,7 @@ class StepTimes:
 
     def ps(self, shape: StepShape) -> int:
         """Return the duration of a step; of ranks that share experts all decode, or one computes a prompt."""
-        n_tokens = shape.prefill_tokens + shape.decode_requests * self._n_tokens
+        n_tokens = self._cost.own_tokens(shape.prefill_tokens) + shape.decode_requests * self._n_tokens
         n_all = (self._n_ranks if shape.decode_requests else 1) * n_tokens
         step_ps = shape_ps(self._cost, shape) + self._cost.group_ps(n_all, n_tokens)
         return max(step_ps, self._cost.host_ps(shape.sampled_rows))

@@ -145,6 +145,13 @@ def take_attention_ranks(settings: ServerSettings, flag: Flag, key: str) -> None
     settings.keys[f"{POOL}.parallel.tensor"] = tensor // n
 
 
+def take_helix(settings: ServerSettings, flag: Flag, key: str) -> None:
+    """Take the GPUs that divide a context besides those of attention's heads; together these divide all else."""
+    n = whole(flag.value)
+    settings.set(flag, key, n, f"{n} times the GPUs of --tp_size share all else")
+    settings.keys[f"{POOL}.parallel.tensor"] = settings.tensor
+
+
 def take_experts(settings: ServerSettings, flag: Flag, key: str) -> None:
     """Take the GPUs that distribute the experts."""
     n, n_gpus = whole(flag.value), settings.tensor
@@ -227,6 +234,7 @@ FORMS: Mapping[str, Form] = {
     "kv_dtype": take_kv_dtype,
     "ranks": take_ranks,
     "attention_ranks": take_attention_ranks,
+    "helix": take_helix,
     "experts": take_experts,
     "experts_over_all": take_experts_over_all,
     "pages": take_pages,

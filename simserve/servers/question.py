@@ -56,7 +56,8 @@ def complete(settings: ServerSettings, question: TwinQuestion) -> None:
     settings.note("replicas", n or 1, "assumed" if n is None else "simulated", why, f"{POOL}.replicas")
     if settings.keys[f"{POOL}.replicas"] > 1:
         settings.assume("cluster.router", "least_outstanding", "the command does not say; change it there")
-    used = math.prod(int(settings.keys.get(f"{POOL}.parallel.{axis}", 1)) for axis in ("tensor", "pipeline", "data"))
+    axes = ("tensor", "pipeline", "data", "prefill_context")
+    used = math.prod(int(settings.keys.get(f"{POOL}.parallel.{axis}", 1)) for axis in axes)
     if server.n_gpus not in (None, used * settings.replicas):
         settings.note("GPUs of the container", server.n_gpus, "not simulated", f"its flags use {used}")
     if question.metrics is not None:

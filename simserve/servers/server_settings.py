@@ -1,5 +1,6 @@
 """What the flags of a server set in a scenario, and how each was read."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,7 @@ from simserve.catalog.specs import ModelSpec
 from simserve.metrics.answers.twin import How, ServerSetting
 from simserve.servers.command_line import Flag
 
-POOL = "cluster.pools.0"
+POOL, TENSOR = "cluster.pools.0", ("tensor-parallel-size", "tp-size")
 
 
 class BadValue(Exception):
@@ -54,10 +55,9 @@ class ServerSettings:
 
     @property
     def tensor(self) -> int:
-        """GPUs of tensor parallelism, as the engine counts them: a flag that may not be read yet; 1 without it."""
-        names = ("tensor-parallel-size", "tp-size")
-        value = next((self.flags[name].value for name in names if name in self.flags), "1")
-        return int(value) if value.isdecimal() and int(value) else 1
+        """GPUs of tensor parallelism, as the engine counts them, by all parts of a context; 1 without a flag."""
+        values = [self.flags[name].value for name in (*TENSOR, "cp-size") if name in self.flags]
+        return math.prod(int(value) for value in values if value.isdecimal() and int(value))
 
 
 def whole(text: str) -> int:

@@ -11,7 +11,7 @@ from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.servers.command_line import ENGINES, TEMPLATE, VARIABLE, Flag, ServerCommand, known_flags
 from simserve.servers.forms import FORMS, SWITCHES
-from simserve.servers.server_settings import POOL, BadValue, ServerSettings
+from simserve.servers.server_settings import POOL, TENSOR, BadValue, ServerSettings
 
 NEAR = 0.85
 """Likeness of a misspelled flag to the one that was meant."""
@@ -30,7 +30,8 @@ def settings_of(server: ServerCommand) -> ServerSettings:
     flags = {_canonical(known, flag.name): flag for flag in _with_files(server)}
     settings = ServerSettings(server.engine, flags)
     own = {} if server.model is None else {"model-path" if server.engine == "sglang" else "model": server.model}
-    given = {name: Flag("MODEL", (model,)) for name, model in own.items()} | flags
+    first = {name: flags[name] for name in TENSOR if name in flags}  # other flags divide or multiply it
+    given = {name: Flag("MODEL", (model,)) for name, model in own.items()} | first | flags
     of_model = [name for name in given if simulated.get(name, {}).get("form") == "model"]
     for name in (*of_model, *(name for name in given if name not in of_model)):
         try:

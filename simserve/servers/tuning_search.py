@@ -88,7 +88,7 @@ def _own_space(scenario: Scenario) -> dict[str, Sequence[Any]]:
     space: dict[str, Sequence[Any]] = {f"{POOL}.scheduler.{key}": values for key, values in tuned.items()}
     n_gpus, each = pool.replicas * setup.gpus_per_replica, setup.gpus_per_replica // pool.parallel.tensor
     degrees = [n for n in valid_tensors(setup.model, setup.gpu) if n & (n - 1) == 0 and n_gpus % (n * each) == 0]
-    if len(degrees) > 1 and pool.parallel.expert == 1:
+    if len(degrees) > 1 and pool.parallel.expert == pool.parallel.decode_context == 1:
         space[f"{POOL}.parallel.tensor"] = degrees
     if n_gpus > each:
         space["cluster.router"] = ROUTERS

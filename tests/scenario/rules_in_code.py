@@ -7,7 +7,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parents[2] / "simserve" / "scenario"
 
 ELSEWHERE = {"cards", "draft", "machine", "memory", "server_errors"} | {
-    *("_cap_slots", "_check_stated", "_check_tensor", "check_parallel"),
+    *("_cap_slots", "_check_context", "_check_stated", "_check_tensor", "check_parallel"),
 }
 """Modules and functions without mechanisms: what a machine holds and computes, and how a file is written."""
 

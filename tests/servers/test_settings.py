@@ -77,6 +77,28 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
         ),
         (f"{DEEPSEEK} --dp 2", {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8}),
         (
+            "vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -dcp 8 --prefill-context-parallel-size 2",
+            {
+                "model": "deepseek-ai/DeepSeek-R1",
+                "parallel.tensor": 8,
+                "parallel.decode_context": 8,
+                "parallel.prefill_context": 2,
+            },
+        ),
+        (
+            f"{DEEPSEEK} --dcp-size 4",
+            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "parallel.decode_context": 4},
+        ),
+        (
+            "trtllm-serve serve deepseek-ai/DeepSeek-R1 --cp_size 4 --tp_size 2 --ep_size 8",
+            {
+                "model": "deepseek-ai/DeepSeek-R1",
+                "parallel.tensor": 8,
+                "parallel.expert": 8,
+                "parallel.decode_context": 4,
+            },
+        ),
+        (
             f"{DEEPSEEK} --dp 8 --enable-dp-attention --ep 8 --chunked-prefill-size -1 --mem-fraction-static 0.8",
             {
                 "model": "deepseek-ai/DeepSeek-R1",

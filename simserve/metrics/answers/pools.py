@@ -30,7 +30,7 @@ class StudiedPool(Figures):
     n_replicas: Size
     """Replicas, as in the scenario."""
     gpus_per_replica: Size
-    """GPUs of a replica: tensor × pipeline × data."""
+    """GPUs of a replica: tensor × pipeline × data × prefill_context."""
     ranks_per_replica: Size | None = None
     """Data-parallel ranks times lanes of a pipeline: schedulers with their own KV blocks, which all tables count as
     replicas."""
