@@ -69,7 +69,7 @@ class Derived(Section):
         return [each for each in (*self.times, self.over, self.multiple_of) if isinstance(each, str)]
 
 
-class State(Section):
+class StateRule(Section):
     """The mixer with a state: its sizes by their keys, and the key of the dtype of its values."""
 
     mixer: StateMixer
@@ -77,7 +77,7 @@ class State(Section):
     dtype: str | None = None
 
 
-class Facts(Section):
+class Traits(Section):
     """What files leave out."""
 
     gated_mlp: bool = True
@@ -109,10 +109,10 @@ class Family(Section):
     """Which mixer a layer has: the first rule that says something."""
     experts: tuple[Rule, ...] = ()
     """Which layers have experts: those that no rule makes dense."""
-    state: State | None = None
+    state: StateRule | None = None
     windows: Mapping[str, str] = {}
     """Heads of layers with a window: their sizes by key, where these differ."""
-    has: Facts = Facts()
+    has: Traits = Traits()
     layer_inputs: Mapping[str, str] = {}
     """Sizes of embeddings and matrices that each layer has besides (Gemma 3n), by key."""
     other_parts: Words = ()

@@ -1,4 +1,4 @@
-"""Read a ModelSpec from a Hugging Face config.json: transformers of any family whose layers are known."""
+"""Read a ModelSpec from a Hugging Face config.json: of all families with layers that are known."""
 
 import json
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
 Layer = tuple[Any, str | None]
 """Mixer and MLP of a layer; None: it has none."""
 
-Part = TypeVar("Part", Heads, LayerInputs)
+Sized = TypeVar("Sized", Heads, LayerInputs)
 
 
 def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
@@ -44,16 +44,16 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     """Return the layers by mixer, in order of the first of each."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
     counts = Counter(mixer for mixer, _ in layers)
-    keeping = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
+    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     return tuple(
-        LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - keeping[mixer])
+        LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
         for mixer, n in counts.items()
     )
 
 
-def read_part(config: Config, keys: Mapping[str, str], part: type[Part]) -> Part | None:
+def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:
     """Read a part by the keys of its sizes; None where these are missing."""
     sizes = {name: config.get(key) for name, key in keys.items()}
     return part(**sizes) if sizes and all(sizes.values()) else None

@@ -12,15 +12,16 @@ from typing import Any
 import yaml
 
 from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
+from simserve.catalog.families import families
 from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
 from simserve.catalog.specs import GpuSpec, ModelSpec
-from simserve.catalog.states import LinearAttention, Mamba2
+from simserve.catalog.states import MIXERS, LinearAttention
 from simserve.errors import CatalogError, closest, did_you_mean
 from simserve.units import MIB
 
-NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine"}
+NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine", "families": "family"}
 """Folders of the catalog, with the noun for an entry."""
 
 PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
@@ -28,7 +29,7 @@ PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "mla": ("mla", Mla),
     "indexer": ("indexer", Indexer),
     "linear": ("linear", LinearAttention),
-    "mamba2": ("linear", Mamba2),
+    **{name: ("linear", mixer) for name, mixer in MIXERS.items()},
 }
 """Mappings in a model's YAML, with the fields that they fill and their types."""
 
@@ -37,10 +38,11 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def names(kind: str) -> list[str]:
-    """List the names of a kind: models, gpus or engines. Raises CatalogError for another kind."""
+    """List the names of a kind: models, gpus, engines or families, these by the model_type of their files. Raises
+    CatalogError for another kind."""
     if kind not in NOUNS:
         raise CatalogError(f"no such kind in the catalog, got '{kind}'; {did_you_mean(kind, NOUNS)}")
-    return list(_names(kind))
+    return sorted(families()) if kind == "families" else list(_names(kind))
 
 
 def load_model(name: str) -> ModelSpec:
@@ -172,7 +174,10 @@ def _release(engine: str, version: str) -> tuple[int, ...]:
 def describe(kind: str, name: str) -> dict[str, Any]:
     """Return an entry as plain data: its fields by name and their sources. Raises CatalogError."""
     load: dict[str, Callable[[str], Any]] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
-    names(kind)  # raises for an unknown kind
+    if name not in names(kind) and kind == "families":
+        raise CatalogError(f"no such family in the catalog, got '{name}'; {did_you_mean(name, families())}")
+    if kind == "families":
+        return families()[name].model_dump(mode="json", exclude_defaults=True)
     thing = load[kind](name)
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     return {key: _plain(value) for key, value in values.items()}

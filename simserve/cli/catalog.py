@@ -25,14 +25,14 @@ FAMILIES = {
 WIDTH = 100
 """Characters of a line of names."""
 
-KINDS = ("models", "gpus", "engines", *FAMILIES)
+KINDS = ("models", "families", "gpus", "engines", *FAMILIES)
 
 
 def catalog(
     kind: Annotated[str | None, typer.Argument(help=f"Kind of entry: {', '.join(KINDS)}.", show_default=False)] = None,
     name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
-    """List models, GPUs, engines and policies, or show one."""
+    """List models, their families, GPUs, engines and policies, or show one."""
     from textwrap import wrap
 
     if kind is None:

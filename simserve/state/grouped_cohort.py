@@ -103,7 +103,7 @@ class GroupedCohort(Cohort):
             self._free(i, n_tokens, sign)
 
     def _free(self, i: int, n_tokens: int, sign: int) -> None:
-        """Count a member with n_tokens now, or no longer, in the steps at whose ends a full window frees a block."""
+        """Add a member with n_tokens, or remove it, in the steps at whose ends a full window frees one of its blocks."""
         group = self._windows[i]
         first = (self.step + (group.layers.window or 0) - 2 - n_tokens) % group.tokens
         for residue in range(first, self.block_size, group.tokens):

@@ -14,7 +14,7 @@ def test_without_a_kind_every_kind_is_listed_with_its_names() -> None:
     assert all(len(line.split()) > 1 for line in lines if not line.startswith(" "))
     assert max(map(len, lines)) < 120
     models = invoke("catalog", "models").out.split()
-    listed = " ".join(lines).partition("gpus ")[0].removeprefix("models").replace(",", " ").split()
+    listed = " ".join(lines).partition("families ")[0].removeprefix("models").replace(",", " ").split()
     assert listed == models
 
 
@@ -42,11 +42,11 @@ def test_an_unknown_kind_is_2_and_the_kinds_are_told() -> None:
     outcome = invoke("catalog", "gpu")
     assert outcome.exit_code == 2
     assert outcome.out == ""
-    assert "models, gpus, engines" in " ".join(outcome.err.split())
+    assert "models, families, gpus, engines" in " ".join(outcome.err.split())
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "meant"), [("gpus", "h100-sx", "h100-sxm"), ("schedulers", "chunky", "chunked")]
+    ("kind", "name", "meant"), [("gpus", "h100-sx", "h100-sxm"), ("families", "jamb", "jamba"), ("schedulers", "chunky", "chunked")]
 )
 def test_an_unknown_name_is_2_with_a_guess(kind: str, name: str, meant: str) -> None:
     outcome = invoke("catalog", kind, name)
