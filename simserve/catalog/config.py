@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
-from simserve.catalog.families import Derived, Family
+from simserve.catalog.family import Family
 from simserve.catalog.types import checked
 from simserve.errors import CatalogError
 from simserve.plugins.validation import MOST_SHOWN
@@ -33,7 +33,7 @@ class Config:
 
     def number(self, value: object) -> Any:
         """Return a number, or the value of the key that stands for it."""
-        return self.values.get(value) if isinstance(value, str) else value
+        return self.values.get(value) if type(value) is str else value
 
     def named(self, key: str) -> str:
         """Return the key that the file has for a common one."""
@@ -52,20 +52,20 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     """Return a file's values in their types, with those that it leaves out. Raises CatalogError for a key of what is
     not simulated, or of another type."""
     flat = _flat(family, given)
-    for key, value in flat.items():
+    for key in _on(flat):
         refusal = family.refusal(key)
-        if refusal is not None and is_on(value) and value != 0:
+        if refusal is not None and flat[key] != 0:
             rule = f"{key}: {refusal} are not supported yet"
-            raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
+            raise CatalogError(f"{rule}, got {json.dumps(flat[key])[:MOST_SHOWN]}; choose another model")
     n_layers = flat.get(family.names.get("num_hidden_layers", "num_hidden_layers"))
     even = {key: _even(value, n_layers) if key in family.numbers else value for key, value in flat.items()}
     values = {key: value for key, value in checked(family.file_type, even) if value is not None}
-    own = set(family.names.values())
-    common = {key: value for key, value in values.items() if key not in own or key in family.names}
+    own = set(family.names.values()) - family.names.keys()
+    common = {key: value for key, value in values.items() if key not in own}
     common |= {key: values[name] for key, name in family.names.items() if name in values}
-    config = Config(family, common)
-    for key in family.defaults:
-        config = _with_default(config, key)
+    config = Config(family, {**family.defaults, **{key: value for key, value in common.items() if value != "auto"}})
+    for key in family.derived:
+        config = _with_derived(config, key)
     for key, known in family.only.items():
         value = config.get(key)
         if value is not None and value not in [config.number(each) if each in family.types else each for each in known]:
@@ -77,8 +77,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
 def check_understood(family: Family, given: Mapping[str, Any]) -> None:
     """Raise CatalogError for keys that may change the arithmetic and are not understood."""
     flat = _flat(family, given)
-    on = [key for key, value in flat.items() if is_on(value)]
-    unknown = [key for key in on if key not in family.understood and family.refusal(key) is None]
+    unknown = [key for key in _on(flat) if key not in family.understood and family.refusal(key) is None]
     if unknown:
         named = ", ".join(f"{key}: {json.dumps(flat[key])[:MOST_SHOWN]}" for key in unknown[:MOST_NAMED])
         more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
@@ -90,50 +89,50 @@ def check_understood(family: Family, given: Mapping[str, Any]) -> None:
         )
 
 
-def is_on(value: Any) -> bool:
-    """Tell whether a value switches something on; null, false and empty ones do not."""
-    return value is not None and value is not False and value not in ("", [], {})
+def _on(values: Mapping[str, Any]) -> list[str]:
+    """List the keys that switch something on: null, false and empty values do not."""
+    on = {key: value for key, value in values.items() if value is not None and value is not False}
+    return [key for key, value in on.items() if value not in ("", [], {})]
 
 
 def _flat(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of a file with those of its mappings that the family has, each with a point before it."""
     flat: dict[str, Any] = {}
     for key, value in given.items():
-        inner = value if key in family.mappings and isinstance(value, dict) else None
-        flat |= {key: value} if inner is None else {f"{key}.{name}": each for name, each in inner.items()}
+        match value:
+            case dict() if key in family.mappings:
+                flat |= {f"{key}.{name}": each for name, each in value.items()}
+            case _:
+                flat[key] = value
     return flat
 
 
 def _even(value: Any, n_layers: Any) -> Any:
     """Return the number of a list that has the same for every layer."""
-    is_even = isinstance(value, list) and value and len(value) == n_layers and value == [value[0]] * len(value)
-    return value[0] if is_even else value
+    match value:
+        case [first, *others] if len(value) == n_layers and all(each == first for each in others):
+            return first
+    return value
 
 
-def _with_default(config: Config, key: str) -> Config:
+def _with_derived(config: Config, key: str) -> Config:
     """Return the values with one that the file leaves out. Raises CatalogError where it is no whole number."""
-    default = config.family.defaults[key]
-    if config.get(key) not in (None, "auto"):
+    if config.get(key) is not None:
         return config
-    if not isinstance(default, Derived):
-        return Config(config.family, {**config.values, key: default})
-    for need in default.needs:
-        if need in config.family.defaults:
-            config = _with_default(config, need)
-    needs = default.needs if default.when is None or config.get(default.when) or default.otherwise is None else ()
-    config.check_needed(needs, f"{config.named(key)} follows from {'it' if len(default.needs) == 1 else 'them'}")
-    value = _derived(config, default)
+    derived = config.family.derived[key]
+    if derived.when is not None and not config.get(derived.when):
+        first = derived.times[0] if derived.otherwise is None else derived.otherwise
+        return Config(config.family, {**config.values, key: config.number(first)})
+    for need in derived.needs:
+        if need in config.family.derived:
+            config = _with_derived(config, need)
+    config.check_needed(derived.needs, f"{config.named(key)} follows from {' and '.join(derived.needs)}")
+    top, over = prod(map(config.number, derived.times)), config.number(derived.over)
+    multiple = config.number(derived.multiple_of)
+    value = top / over
+    if derived.rounds_up or multiple != 1:
+        value = ceil(value / multiple) * multiple
     if value != int(value):
-        product = " times ".join(str(each) for each in default.times)
-        top = prod(config.number(each) for each in default.times)
-        over = f"{default.over} must divide {product}, {top}, got {config.number(default.over)}"
-        raise CatalogError(over)
+        product = " times ".join(map(str, derived.times))
+        raise CatalogError(f"{derived.over} must divide {product}, {top}, got {over}")
     return Config(config.family, {**config.values, key: int(value)})
-
-
-def _derived(config: Config, default: Derived) -> Any:
-    if default.when is not None and not config.get(default.when):
-        return config.number(default.times[0] if default.otherwise is None else default.otherwise)
-    value = prod(config.number(each) for each in default.times) / config.number(default.over)
-    multiple = config.number(default.multiple_of)
-    return ceil(value / multiple) * multiple if default.rounds_up or multiple != 1 else value

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from simserve.catalog.config import Config, check_understood, read_keys
-from simserve.catalog.families import Family, common_family, family_of
-from simserve.catalog.layer_parts import mlp_key, n_experts_of, read_experts, read_indexer, read_mla
+from simserve.catalog.families import common_family, family_of
+from simserve.catalog.family import Family
+from simserve.catalog.layer_parts import mlp_key, read_experts, read_indexer, read_mla
 from simserve.catalog.layer_rules import read_groups, read_layers, read_part, read_state
 from simserve.catalog.layers import LayerInputs
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
@@ -40,11 +41,11 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     _check_gate(config, given)
     _check_complete(config, given)
     _check_heads(config)
-    layers = read_layers(config, has_experts=n_experts_of(config) is not None)
+    layers = read_layers(config)
     mlps = [mlp for _, mlp in layers]
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
-    others = next((key for key in family.text_only if given.get(key)), None)
+    others = next((key for key in family.other_parts if given.get(key)), None)
     n_heads, hidden, quantized = (
         config.get(key) for key in ("num_attention_heads", "hidden_size", "quantization_config")
     )

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
-from simserve.catalog.families import Rule, common_family
+from simserve.catalog.family import Rule
+from simserve.catalog.layer_parts import n_experts_of
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
 from simserve.catalog.states import MIXERS, State
 from simserve.errors import CatalogError
@@ -26,13 +27,13 @@ Layer = tuple[Any, str | None]
 Sized = TypeVar("Sized", Heads, LayerInputs)
 
 
-def read_layers(config: Config, *, has_experts: bool) -> list[Layer]:
+def read_layers(config: Config) -> list[Layer]:
     """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
     for rule in config.family.layers:
         if rule.by == "letters" and config.get(rule.key):
             return _lettered(config, rule)
     mixers, n_layers = _mixers(config), config.n_layers
-    mlps = _mlps(config) if has_experts else ["dense"] * n_layers
+    mlps = _mlps(config) if n_experts_of(config) else ["dense"] * n_layers
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
@@ -92,7 +93,7 @@ def _lettered(config: Config, rule: Rule) -> list[Layer]:
 
 
 def _mixers(config: Config) -> list[str]:
-    for rule in config.family.mixer_rules:
+    for rule in config.family.layers:
         kinds = _chosen(config, rule)
         if kinds is None or _lacks_window(config, rule, kinds):
             continue
@@ -120,7 +121,7 @@ def _lacks_window(config: Config, rule: Rule, kinds: list[str]) -> bool:
 
 def _mlps(config: Config) -> list[str]:
     """Return whether each layer has experts: where no rule says otherwise. Raises CatalogError where none has."""
-    rules = config.family.expert_rules
+    rules = config.family.experts
     chosen = [kinds for kinds in (_chosen(config, each) for each in rules) if kinds is not None]
     mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)]
     if chosen and "experts" not in mlps:
@@ -167,7 +168,7 @@ def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
 
 
 def _unknown(config: Config, key: str, entries: Any) -> CatalogError:
-    what = common_family().refusal(key) or f"layers of type {', '.join(sorted(map(str, entries))[:MOST_NAMED])}"
+    what = config.family.what_is(key) or f"layers of type {', '.join(sorted(map(str, entries))[:MOST_NAMED])}"
     return CatalogError(f"{config.named(key)}: {what} are not supported yet")
 
 

@@ -148,7 +148,7 @@ def test_a_wide_model_of_fewer_layers_than_stages_is_told_that_nothing_holds_it(
 def test_a_value_of_any_type_is_read_or_refused_by_its_key(tmp_path: Path, family: str) -> None:
     config, random, file = config_of(family), Random(family), tmp_path / "config.json"
     language = config.get("text_config", config)
-    for key in sorted(family_of(family).types.keys() - {"model_type"}):
+    for key in sorted(family_of(family, Path()).types.keys() - {"model_type"}):
         value = json_value(random)
         changed = {**language, key: value}
         file.write_text(json.dumps({**config, "text_config": changed} if "text_config" in config else changed))
@@ -169,7 +169,7 @@ def test_a_value_of_any_type_is_read_or_refused_by_its_key(tmp_path: Path, famil
 )
 def test_a_list_of_wrong_items_is_one_error_however_long(family: str, key: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        family_of(family).file_type.model_validate({key: [2.5, 2.5, 2.5]})
+        family_of(family, Path()).file_type.model_validate({key: [2.5, 2.5, 2.5]})
     assert caught.value.error_count() == 1
 
 

@@ -97,7 +97,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "granitemoehybrid",
         {**GRANITE_HYBRID, "mamba_n_heads": None},
-        "mamba_n_heads is missing; mamba_d_head follows from them",
+        "mamba_n_heads is missing; mamba_d_head follows from mamba_expand and hidden_size",
     ),
     ("granite", {"layer_types": ["mamba"] * 32}, "layer_types: layers of type mamba are not supported yet"),
     (

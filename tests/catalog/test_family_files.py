@@ -41,7 +41,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"reads": {"width": "hidden_size"}},
-        "reads.width: there must be one rule for a key, got hidden_size, which the common keys has; delete one",
+        "reads.width: there must be one rule for a key, got hidden_size, which common.yaml has; delete one",
     ),
     ({"names": {"num_wheels": "wheels"}}, "names: must be a key that is read, got num_wheels; give its type in reads"),
     (
@@ -51,12 +51,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"reads": {"length": "wheels"}}, "reads: must be by type, got length; choose from count, count_or_0, width,"),
     (
         {
-            "defaults": {
+            "derived": {
                 "head_dim": {"times": ["hidden_size"], "over": "num_attention_heads"},
                 "num_attention_heads": {"times": ["hidden_size"], "over": "head_dim"},
             }
         },
-        "defaults: must not need themselves, got head_dim needs num_attention_heads needs head_dim; "
+        "derived: values must not need themselves, got head_dim needs num_attention_heads needs head_dim; "
         "give one of them a number",
     ),
     ({"layer": []}, "layer: unknown key; did you mean layers?"),
@@ -82,7 +82,7 @@ FAMILY = """
 source: "a paper"
 reads: {count: attention_every, width: ssm_inner}
 ignores: ssm_bias
-defaults: {ssm_heads: {times: [ssm_inner], over: ssm_head_dim}}
+derived: {ssm_heads: {times: [ssm_inner], over: ssm_head_dim}}
 layers:
   - {by: period, key: attention_every, value: 4, kind: full, others: state}
 state:
@@ -102,7 +102,7 @@ def test_sizes_that_do_not_divide_are_named_with_what_they_divide(tmp_path: Path
     for keys, text in (
         ({"ssm_head_dim": 96}, "ssm_head_dim must divide ssm_inner, 8192, got 96"),
         ({"ssm_groups": 3}, "ssm_groups must divide ssm_heads 128, got 3"),
-        ({"ssm_inner": None}, "ssm_inner is missing; ssm_heads follows from them"),
+        ({"ssm_inner": None}, "ssm_inner is missing; ssm_heads follows from ssm_inner and ssm_head_dim"),
         ({"ssm_rank": 8}, "keys of model_type new_hybrid .* got ssm_rank: 8"),
     ):
         with pytest.raises(CatalogError, match=f"config.json: {text}"):

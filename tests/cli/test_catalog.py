@@ -46,7 +46,8 @@ def test_an_unknown_kind_is_2_and_the_kinds_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "meant"), [("gpus", "h100-sx", "h100-sxm"), ("families", "jamb", "jamba"), ("schedulers", "chunky", "chunked")]
+    ("kind", "name", "meant"),
+    [("gpus", "h100-sx", "h100-sxm"), ("families", "jamb", "jamba"), ("schedulers", "chunky", "chunked")],
 )
 def test_an_unknown_name_is_2_with_a_guess(kind: str, name: str, meant: str) -> None:
     outcome = invoke("catalog", kind, name)

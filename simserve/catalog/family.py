@@ -1,0 +1,177 @@
+"""Family: the keys of a Hugging Face config.json and the layers that follow from them, as a file describes them."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, create_model
+
+from simserve.catalog.quantization import Quantization
+from simserve.catalog.states import StateMixer
+from simserve.catalog.types import KEY_TYPES, Section, Strict
+
+
+def _split(text: Any) -> Any:
+    match text:
+        case str():
+            return text.split()
+    return text
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""Words between spaces."""
+
+Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
+"""What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`."""
+
+Mlp = Literal["dense", "experts"]
+
+TYPES: Mapping[str, Any] = {**KEY_TYPES, "quantization": Quantization}
+
+
+class Rule(Section):
+    """Which layers are of a kind, by the value of a key; a rule without a value says nothing.
+
+    list: an entry for each layer. letters: a letter for each mixer or MLP. period: the layer at `offset` of so many.
+    numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; after:
+    those behind it; negative ones count from the end.
+    """
+
+    by: Literal["list", "letters", "period", "numbers", "since", "after"]
+    key: str = ""
+    value: int | None = None
+    """The value where the file has none."""
+    when: str | None = None
+    """A key that must be on."""
+    offset: int | str = -1
+    first: Literal[0, 1] = 0
+    kind: Mixer | Mlp | None = None
+    others: Mixer | Mlp | None = None
+    kinds: Mapping[str | int, Mixer | Mlp] = {}
+    """The kinds of entries or letters; layers of others are not supported."""
+
+
+class Derived(Section):
+    """A value that follows from others: their product, over another, and up to the next multiple."""
+
+    times: tuple[str | int, ...]
+    over: str | int = 1
+    multiple_of: str | int = 1
+    rounds_up: bool = False
+    when: str | None = None
+    """A key that must be on; else it is `otherwise`, or the first of `times`."""
+    otherwise: int | None = None
+
+    @property
+    def needs(self) -> list[str]:
+        """The keys that it follows from."""
+        return [each for each in (*self.times, self.over, self.multiple_of) if type(each) is str]
+
+
+class StateRule(Section):
+    """The mixer with a state: its sizes by their keys, and the key of the dtype of its values."""
+
+    mixer: StateMixer
+    sizes: Mapping[str, str]
+    dtype: str | None = None
+
+
+class Traits(Section):
+    """What files leave out."""
+
+    gated_mlp: bool = True
+    gated_attention: bool = False
+    shared_expert: bool = False
+    """One shared expert per layer, as wide as the routed ones."""
+    shared_is_mlp: bool = False
+    """Models without experts have an MLP of the size of shared ones."""
+
+
+class Family(Section):
+    """What is known of the files of one or several model types."""
+
+    model_types: Words = ()
+    source: Annotated[str, Field(min_length=1)]
+    reads: Mapping[str, Words] = {}
+    """Keys that are read, by type; a point leads into a mapping."""
+    ignores: Words = ()
+    """Keys that change neither sizes nor which keys a token attends."""
+    needs: Words = ()
+    """Keys that all its files must have."""
+    only: Mapping[str, tuple[bool | int | str, ...]] = {}
+    """Keys that are understood with these values alone; the name of a key stands for its value."""
+    names: Mapping[str, str] = {}
+    """Its own keys, by the common ones that they stand for."""
+    defaults: Mapping[str, int | float | str] = {}
+    """Values of common keys that a file leaves out, has as null, or as auto."""
+    derived: Mapping[str, Derived] = {}
+    """The same, where they follow from others."""
+    layers: tuple[Rule, ...] = ()
+    """Which mixer a layer has: the first rule that says something."""
+    experts: tuple[Rule, ...] = ()
+    """Which layers have experts: those that no rule makes dense."""
+    state: StateRule | None = None
+    windows: Mapping[str, str] = {}
+    """Heads of layers with a window: their sizes by key, where these differ."""
+    has: Traits = Traits()
+    layer_inputs: Mapping[str, str] = {}
+    """Sizes of embeddings and matrices that each layer has besides (Gemma 3n), by key."""
+    other_parts: Words = ()
+    """Keys of parts of the model that are not simulated, beside the text part."""
+    refuses: Mapping[str, Words] = {}
+    """Keys of what is not simulated, by what it is; an asterisk ends the beginning of several."""
+
+    def within(self, common: "Family") -> "Family":
+        """Return the family with the common keys. A list of layers goes before its rules, these before common ones."""
+        kinds = {*common.reads, *self.reads}
+        merged = {
+            "reads": {kind: (*common.reads.get(kind, ()), *self.reads.get(kind, ())) for kind in kinds},
+            "ignores": (*common.ignores, *self.ignores),
+            "layers": (common.layers[0], *self.layers, *common.layers[1:]),
+            "experts": (*common.experts, *self.experts),
+            "other_parts": (*common.other_parts, *self.other_parts),
+            "refuses": {**common.refuses, **self.refuses},
+        }
+        return self.model_copy(update=merged)
+
+    @cached_property
+    def types(self) -> Mapping[str, Any]:
+        """The types of the keys that are read."""
+        read = {key: TYPES[kind] for kind, keys in self.reads.items() for key in keys}
+        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs)
+        sizes = dict.fromkeys((key for part in parts for key in part.values()), TYPES["width"])
+        return {**sizes, **{name: read[key] for key, name in self.names.items() if key in read}, **read}
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """The keys of one number for all layers, which a file may list for each."""
+        read = [key for kind, keys in self.reads.items() if kind.startswith(("width", "parts")) for key in keys]
+        return frozenset((*read, *(self.names[key] for key in read if key in self.names)))
+
+    @cached_property
+    def file_type(self) -> type[Strict]:
+        """The type of a file; any key may be null."""
+        named: dict[str, Any] = {key: (kind | None, None) for key, kind in self.types.items()}
+        return create_model("Config", __base__=Strict, **named)
+
+    @cached_property
+    def understood(self) -> frozenset[str]:
+        """The keys that are read or ignored."""
+        return frozenset((*self.types, *self.ignores, *self.other_parts))
+
+    @cached_property
+    def mappings(self) -> frozenset[str]:
+        """The keys with a mapping of further keys."""
+        return frozenset(key.partition(".")[0] for key in (*self.types, *self.ignores) if "." in key)
+
+    def what_is(self, key: str) -> str | None:
+        """Return what a key is of that families may not have; None for other keys."""
+        alike = (what for what, keys in self.refuses.items() for each in keys if key == each or self._begins(key, each))
+        return next(alike, None)
+
+    def refusal(self, key: str) -> str | None:
+        """Return what a key is of that is not simulated; None for other keys."""
+        return None if key in self.types or key in self.ignores else self.what_is(key)
+
+    def _begins(self, key: str, beginning: str) -> bool:
+        return self.state is None and beginning.endswith("*") and key.startswith(beginning[:-1])
