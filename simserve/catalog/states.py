@@ -60,7 +60,20 @@ class LinearAttention:
 
 
 @dataclass(frozen=True)
-class Mamba2:
+class _OfHeads:
+    """The size of all heads."""
+
+    n_heads: int
+    head_dim: int
+
+    @property
+    def inner_size(self) -> int:
+        """Width of all heads."""
+        return self.n_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class Mamba2(_OfHeads):
     """The layers with a state: selective state spaces (Dao and Gu, ICML '24, section 7), as in Nemotron-H.
 
     Invariant: n_heads is a multiple of n_groups.
@@ -69,8 +82,6 @@ class Mamba2:
     ROUTING: ClassVar[str] = "lognormal_0.3"
     """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
 
-    n_heads: int
-    head_dim: int
     state_dim: int
     """Values of the state for each value of a head."""
     n_groups: int
@@ -79,11 +90,6 @@ class Mamba2:
     """Width of the convolution over inputs; its last inputs belong to the state."""
     state_value_bytes: int = 2
     """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
-
-    @property
-    def inner_size(self) -> int:
-        """Width of all heads."""
-        return self.n_heads * self.head_dim
 
     @property
     def state_bytes(self) -> int:
@@ -170,21 +176,14 @@ class ShortConvolution:
 
 
 @dataclass(frozen=True)
-class Kda:
+class Kda(_OfHeads):
     """The layers with a state: a delta net with a gate per channel (Kimi Linear technical report, section 4)."""
 
     ROUTING: ClassVar[str] = LinearAttention.ROUTING
 
-    n_heads: int
-    head_dim: int
     conv_size: int
     state_value_bytes: int = 4
     """In 32 bits, whatever the model is in (vLLM, kda_state_dtype)."""
-
-    @property
-    def inner_size(self) -> int:
-        """Width of all heads."""
-        return self.n_heads * self.head_dim
 
     @property
     def state_bytes(self) -> int:
@@ -210,19 +209,12 @@ class Kda:
 
 
 @dataclass(frozen=True)
-class LightningAttention:
+class LightningAttention(_OfHeads):
     """The layers with a state: linear attention with a decay per head (MiniMax-01, section 2.2)."""
 
     ROUTING: ClassVar[str] = LinearAttention.ROUTING
 
-    n_heads: int
-    head_dim: int
     state_value_bytes: int = 2
-
-    @property
-    def inner_size(self) -> int:
-        """Width of all heads."""
-        return self.n_heads * self.head_dim
 
     @property
     def state_bytes(self) -> int:
