@@ -103,7 +103,7 @@ class GroupedCohort(Cohort):
             self._free(i, n_tokens, sign)
 
     def _free(self, i: int, n_tokens: int, sign: int) -> None:
-        """Add a member with n_tokens, or remove it, where a full window frees one of its blocks at the end of a step."""
+        """Add a member with n_tokens, or remove it, where a full window frees one of its blocks as a step ends."""
         group = self._windows[i]
         first = (self.step + (group.layers.window or 0) - 2 - n_tokens) % group.tokens
         for residue in range(first, self.block_size, group.tokens):
