@@ -992,8 +992,12 @@ class OracleReplica:
 
     def host_time(self, shape: StepShape) -> int:
         """Return the host's time for a step, which its kernels hide if they last longer."""
-        line: Any = self.setup.cost.target if isinstance(self.setup.cost, SpeculativeCost) else self.setup.cost
-        return getattr(line, "host", 0) + getattr(line, "host_row", 0) * shape.sampled_rows
+        cost = self.setup.cost
+        line: Any = cost.target if isinstance(cost, SpeculativeCost) else cost
+        launches = 0
+        if isinstance(cost, SpeculativeCost) and isinstance(cost.drafting, ModelDrafting):
+            launches = cost.drafting.n_passes * getattr(cost.drafting.model, "host", 0)
+        return getattr(line, "host", 0) + getattr(line, "host_row", 0) * shape.sampled_rows + launches
 
     @property
     def is_on_its_own(self) -> bool:

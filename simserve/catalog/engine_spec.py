@@ -22,6 +22,7 @@ CONSTANTS = (
     "hand_over_s",
     "exposed_step_s",
     "eager_kernel_s",
+    "enforce_eager",
     "async_scheduling",
     "moe_backend",
     "reserve_bytes",
@@ -105,8 +106,13 @@ class EngineSpec:
     shared_beside_tokens: int | None = None
     """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
     eager_kernel_s: HostTime | None = None  # None: compiled code launches faster than kernels run
-    """[s] Host time to launch a kernel of a step with prompts; 0: CUDA graphs hold them. Steps that propose tokens have
-    none."""
+    """[s] Host time to launch a kernel of a step with prompts that no CUDA graph holds; with enforce_eager, of any
+    step."""
+    enforce_eager: bool | None = None  # None: false
+    """Whether no step runs in a CUDA graph, so that none is shorter than the launches of its kernels (vLLM
+    `--enforce-eager`, SGLang `--disable-cuda-graph`, TensorRT-LLM without `cuda_graph_config`)."""
+    captures_prompts: bool | None = None  # None: false
+    """Whether graphs hold steps with prompts; by pool, where the engine has a rule (`kept_free_mib`)."""
     moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None  # None: the kernels timed for a dtype
     """Kernels of experts in mxfp4 in place of those timed: `marlin`, in 16 bits (vLLM `--moe-backend marlin`), or
     `flashinfer_trtllm_afp8`, with activations in mxfp8."""

@@ -28,6 +28,10 @@ class Drafting:
         """Return the time per key that the next tokens of n requests attend in a layer of each group with a window."""
         return ()
 
+    def host_ps(self) -> int:
+        """Return the host's time to launch its kernels, where no CUDA graph holds them."""
+        return 0
+
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the extra time for prompt chunks, in a step that also proposes for n requests, without layers that
         have a window."""
@@ -62,6 +66,10 @@ class ModelDrafting(Drafting):
     def window_slopes(self, n: int) -> tuple[int, ...]:
         """Sum the passes."""
         return tuple(self.n_passes * slope for slope in self.model.window_slopes(n))
+
+    def host_ps(self) -> int:
+        """Sum the passes."""
+        return self.n_passes * self.model.host_ps(0)
 
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
@@ -146,8 +154,9 @@ class SpeculativeCost:
         return self.target.group_ps(n_tokens, n_busiest)
 
     def host_ps(self, n_rows: int) -> int:
-        """Return the target's part: a request takes the host once, whatever its rows of the LM head."""
-        return self.target.host_ps(n_rows)
+        """Return the target's part, as a request takes the host once, whatever its rows of the LM head, and the
+        draft's launches."""
+        return self.target.host_ps(n_rows) + self.drafting.host_ps()
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return the line of n requests beyond tokens_ps(n) and sampled_ps(n)."""

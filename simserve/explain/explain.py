@@ -73,6 +73,7 @@ def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
         start=None if pool.startup is None else pool.startup.explained(weights_bytes),
+        step_notes=tuple(_step_notes(setup)),
     )
 
 
@@ -140,6 +141,12 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
         latency_s=exchange.link.latency_s,
         **{name: getattr(exchange, name) for name in copies},
     )
+
+
+def _step_notes(setup: PoolSetup) -> Iterator[str]:
+    """Yield what options of the engine do to steps."""
+    if setup.engine.enforce_eager:
+        yield f"CUDA graphs: none; no step takes less than {setup.step_cost().eager_ps / 1e9:.3g} ms of launches"
 
 
 def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:

@@ -57,6 +57,7 @@ def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
     check_parallel(own, pool.parallel, model, gpu, n_replicas=pool.replicas)
     check_rate(stated(draft, written, "weight_dtype"), own.weight_dtype, gpu)
     _check_moe_backend(own)
+    _check_eager(own)
     _check_timed(own)
     own = fit_memory(_with_speculation(_with_host_tier(own), written))
     _check_draft_length(own)
@@ -111,6 +112,14 @@ def _check_moe_backend(draft: PoolDraft) -> None:
     elif given != "marlin" and "fp4" not in draft.machine.gpu.flop_per_s:
         rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {draft.machine.gpu.name} has none"
         here.problem((), rule, given, "leave it out, or use marlin")
+
+
+def _check_eager(draft: PoolDraft) -> None:
+    """Report steps without CUDA graphs for an engine with unknown launches."""
+    given, here = _constant(draft, "enforce_eager")
+    if given and not draft.machine.engine.eager_kernel_s and not here.touched():
+        rule = f"the time to launch a kernel under engine {draft.machine.engine.name} is not known"
+        here.problem((), rule, given, "set engine.eager_kernel_s, such as 4e-5")
 
 
 def _constant(draft: PoolDraft, key: str) -> tuple[Any, Draft]:

@@ -190,8 +190,8 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
-    if "eager_kernel_s" not in named.constants and captures_prompts(pool, machine):
-        machine = replace(machine, engine=replace(engine, eager_kernel_s=0.0))
+    captures = "eager_kernel_s" not in named.constants and captures_prompts(pool, machine)
+    machine = replace(machine, engine=replace(engine, captures_prompts=captures))
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
     max_model_len = pool.max_model_len
