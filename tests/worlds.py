@@ -89,6 +89,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     scheduler = draw(schedulers())
     cost = draw(st.sampled_from([
         LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009, shared=50_021, busiest=30_011),
+        LineCost(step=5_000_003, token=70_001, row=11, shared=50_021, busiest=300_011, split=2, sent=3_000_017),
         LineCost(step=1_000_000),
         LineCost(token=1_000_000),
         LineCost(step=10, key=1_000_000, pair=13),

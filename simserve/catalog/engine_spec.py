@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from simserve.catalog.types import HostTime, NotNegative, Section, Share, with_keys
+from simserve.catalog.types import Count, HostTime, NotNegative, Section, Share, with_keys
 
 CONSTANTS = (
     "compute_efficiency",
@@ -23,6 +23,9 @@ CONSTANTS = (
     "exposed_step_s",
     "eager_kernel_s",
     "enforce_eager",
+    "enable_dbo",
+    "dbo_decode_token_threshold",
+    "dbo_prefill_token_threshold",
     "async_scheduling",
     "moe_backend",
     "reserve_bytes",
@@ -111,6 +114,13 @@ class EngineSpec:
     enforce_eager: bool | None = None  # None: false
     """Whether no step runs in a CUDA graph, so that none is shorter than the launches of its kernels (vLLM
     `--enforce-eager`, SGLang `--disable-cuda-graph`, TensorRT-LLM without `cuda_graph_config`)."""
+    enable_dbo: bool | None = None  # None: false
+    """Whether ranks that share experts split a step in two, so that each half computes while the other exchanges its
+    tokens (vLLM `--enable-dbo`, SGLang `--enable-two-batch-overlap`)."""
+    dbo_decode_token_threshold: Count | None = None  # None: 2
+    """Least tokens of a rank without prompts from which on it splits a step, if all ranks do."""
+    dbo_prefill_token_threshold: Count | None = None  # None: 2
+    """Least tokens of a rank with prompts from which on it splits a step, if all ranks do."""
     captures_prompts: bool | None = None  # None: false
     """Whether graphs hold steps with prompts; by pool, where the engine has a rule (`kept_free_mib`)."""
     moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None  # None: the kernels timed for a dtype

@@ -28,10 +28,6 @@ class Drafting:
         """Return the time per key that the next tokens of n requests attend in a layer of each group with a window."""
         return ()
 
-    def host_ps(self) -> int:
-        """Return the host's time to launch its kernels, where no CUDA graph holds them."""
-        return 0
-
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the extra time for prompt chunks, in a step that also proposes for n requests, without layers that
         have a window."""
@@ -66,10 +62,6 @@ class ModelDrafting(Drafting):
     def window_slopes(self, n: int) -> tuple[int, ...]:
         """Sum the passes."""
         return tuple(self.n_passes * slope for slope in self.model.window_slopes(n))
-
-    def host_ps(self) -> int:
-        """Sum the passes."""
-        return self.n_passes * self.model.host_ps(0)
 
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
@@ -124,6 +116,8 @@ class SpeculativeCost:
     """Host time of a step for proposals."""
     query_ps: int = 0
     """Attention of a further query of a request that shares no keys with the first (sparse attention)."""
+    launch_ps: int = 0
+    """Host time of a step to launch the draft's kernels, where no CUDA graph holds them."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
     step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
@@ -149,14 +143,18 @@ class SpeculativeCost:
         """Return the time per key of all tokens of n requests, by group with a window, the target's first."""
         return self._verify_slopes(n) + self.drafting.window_slopes(n)
 
-    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+    def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
         """Return the target's part."""
-        return self.target.group_ps(n_tokens, n_busiest)
+        return self.target.group_ps(n_tokens, n_busiest, is_split)
+
+    def overlapped_ps(self, n_tokens: int, has_prompts: bool) -> int:
+        """Return the target's part."""
+        return self.target.overlapped_ps(n_tokens, has_prompts)
 
     def host_ps(self, n_rows: int) -> int:
         """Return the target's part, as a request takes the host once, whatever its rows of the LM head, and the
         draft's launches."""
-        return self.target.host_ps(n_rows) + self.drafting.host_ps()
+        return self.target.host_ps(n_rows) + self.launch_ps
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return the line of n requests beyond tokens_ps(n) and sampled_ps(n)."""

@@ -14,6 +14,7 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import Calibration, host_constants
 from simserve.cost.comm import NodeLink
 from simserve.cost.memory import HostTierSpec, MemoryLedger
+from simserve.cost.overlap import TwoBatchCost
 from simserve.cost.step import StepCost
 from simserve.cost.timed_forms import borrowed
 from simserve.scenario.cards import load_gpu
@@ -148,7 +149,7 @@ class PoolSetup:
     @cached_property
     def _step_cost(self) -> StepCost:
         """fast: costs are pure, so that all runs of a process share their tables."""
-        return StepCost(
+        return (TwoBatchCost if self.engine.enable_dbo else StepCost)(
             self.parallel.shard(self.model, self.weight_dtype, self.kv_dtype, self.expert_routing),
             self.gpu,
             self.engine,

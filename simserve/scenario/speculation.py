@@ -166,7 +166,7 @@ class SpeculationSetup:
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Return the cost of steps that propose and verify."""
-        model, n_queries = target.shard.model, self.n_proposed + 1
+        model, n_queries, draft = target.shard.model, self.n_proposed + 1, self.draft_cost(target)
         in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
         index = model.indexer
@@ -174,11 +174,12 @@ class SpeculationSetup:
         windows = [group for group in model.groups if group.window is not None]
         return SpeculativeCost(
             target,
-            self._drafting(target),
+            self._drafting(target, draft),
             self.n_proposed,
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
+            launch_ps=self.n_proposed * draft.eager_ps if draft else 0,
             query_ps=_sparse_query_ps(target),
             window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
         )
@@ -214,10 +215,9 @@ class SpeculationSetup:
             merges=self.kind != "draft_model",
         )
 
-    def _drafting(self, target: StepCost) -> Drafting:
+    def _drafting(self, target: StepCost, draft: StepCost | None) -> Drafting:
         if self.kind == "medusa":
             return MedusaDrafting(target.kernels, target.shard, self.n_proposed)
-        draft = self.draft_cost(target)
         if draft is None:
             return Drafting()
         n_windows = sum(group.window is not None for group in draft.shard.model.groups)

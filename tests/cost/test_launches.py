@@ -8,8 +8,8 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.shard import Shard
-from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost, one_layer
 from simserve.cost.step import StepCost
+from simserve.scenario.speculation import SpeculationSection, speculation_setup
 from simserve.units import to_ps, to_s
 from tests.cost.specs import H100, IDEAL
 
@@ -97,10 +97,15 @@ def test_experts_that_groups_share_are_launched_without_graphs() -> None:
 
 
 def test_passes_of_a_draft_are_launched_too() -> None:
-    llama, layer = Shard(catalog.load_model("llama-3.1-8b")), Shard(one_layer(catalog.load_model("llama-3.1-8b")))
-    cost = SpeculativeCost(eager_cost(llama), ModelDrafting(eager_cost(layer), 3), 3)
-    assert cost.host_ps(5) == to_ps((320 + 3 * 10) * EAGER_S)
-    assert SpeculativeCost(eager_cost(llama), Drafting(), 3).host_ps(5) == to_ps(320 * EAGER_S)
+    target = eager_cost(Shard(catalog.load_model("llama-3.1-8b")))
+    for section, n_launches in (
+        (SpeculationSection(kind="eagle", tokens=3, acceptance=0.5), 3 * 10),  # a layer
+        (SpeculationSection(kind="ngram", tokens=3, acceptance=0.5), 0),
+        (SpeculationSection(kind="draft_model", model="llama-3.2-1b", tokens=2, acceptance=0.5), 2 * 16 * 10),
+    ):
+        how = speculation_setup(section, "bf16", None)
+        assert how is not None
+        assert how.running_cost(target).host_ps(5) == to_ps((320 + n_launches) * EAGER_S)
 
 
 def test_a_step_with_prompts_takes_at_least_the_time_of_its_launches() -> None:

@@ -37,3 +37,43 @@ def test_graphs_that_sglang_does_not_capture_need_no_memory(load: Load, small: s
     assert eager.setups[0].ledger.kv_bytes > plain.setups[0].ledger.kv_bytes
     cost = eager.setups[0].step_cost()
     assert cost.host_ps(1) == cost.eager_ps == 320 * 40 * 10**6
+
+
+DEEPSEEK = "model: deepseek-v3\nweight_dtype: fp8_block\n"
+DBO = "engine: {name: vllm, enable_dbo: true}\n"
+RANKS = "cluster: {pools: [{parallel: {data: 16, expert: 16}}]}\n"
+
+
+def wide(small: str, more: str) -> str:
+    """Return 16 ranks on two nodes that share experts."""
+    return small.replace("model: llama-3.1-8b\n", DEEPSEEK).replace("gpu: h100-sxm", "gpu: h200-sxm") + RANKS + more
+
+
+def test_two_batches_hide_their_exchange(load: Load, small: str) -> None:
+    (plain,), (split,) = (explain(load(wide(small, more))).pools for more in ("", DBO))
+    pairs = [(a, b) for a, b in zip(plain.steps, split.steps, strict=True) if a.phase == "decode"]
+    few, many = pairs[0], pairs[-1]
+    assert few[0] == few[1]  # below 32 tokens a rank
+    assert many[0].n_requests > 32 and many[1].exchange_s < many[1].duration_s
+    assert many[0].duration_s - many[0].exchange_s < many[1].duration_s < many[0].duration_s
+    assert [step for step in plain.steps if step.phase == "prefill"] == [
+        step
+        for step in split.steps
+        if step.phase == "prefill"  # one rank alone computes a prompt
+    ]
+    assert [note.partition(":")[0] for note in split.step_notes] == ["Two-batch overlap"]
+
+
+@pytest.mark.parametrize(
+    "text", [DBO, DBO + RANKS.replace("16", "8"), wide("", DBO).replace("expert: 16", "expert: 16, exchange: gather")]
+)
+def test_two_batches_without_an_exchange_are_refused(small: str, messages_of: MessagesOf, text: str) -> None:
+    rule = "engine.enable_dbo: has nothing to hide: no rank exchanges tokens with others by DeepEP or all_to_all"
+    with_experts = small if text == DBO else small.replace("model: llama-3.1-8b\n", DEEPSEEK)
+    (message,) = messages_of(with_experts.replace("gpu: h100-sxm", "gpu: h200-sxm") + text)
+    assert rule in message and "set parallel.data over several nodes" in message
+
+
+def test_thresholds_are_counts(small: str, messages_of: MessagesOf) -> None:
+    more = "engine: {name: vllm, enable_dbo: true, dbo_decode_token_threshold: 0}\n"
+    assert "dbo_decode_token_threshold" in messages_of(wide(small, more))[0]

@@ -67,6 +67,19 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
         ("vllm serve /models/Qwen3-32B-AWQ", {"model": "qwen3-32b", "weight_dtype": "int4"}),
         ("vllm serve qwen3-8b --max-model-len auto", {"model": "qwen3-8b", "max_model_len": None}),
         ("vllm serve qwen3-8b -dp 4", {"model": "qwen3-8b"}),
+        (
+            "vllm serve qwen3-8b --enable-dbo --dbo-decode-token-threshold 64 --dbo-prefill-token-threshold 256",
+            {
+                "model": "qwen3-8b",
+                "engine.enable_dbo": True,
+                "engine.dbo_decode_token_threshold": 64,
+                "engine.dbo_prefill_token_threshold": 256,
+            },
+        ),
+        (
+            f"{DEEPSEEK} --enable-two-batch-overlap",
+            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "engine.enable_dbo": True},
+        ),
         ("vllm serve qwen3-8b --enforce-eager", {"model": "qwen3-8b", "engine.enforce_eager": True}),
         (
             f"{DEEPSEEK} --disable-cuda-graph",
