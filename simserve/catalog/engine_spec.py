@@ -23,6 +23,7 @@ CONSTANTS = (
     "exposed_step_s",
     "eager_kernel_s",
     "enforce_eager",
+    "mask_token_s",
     "enable_dbo",
     "dbo_decode_token_threshold",
     "dbo_prefill_token_threshold",
@@ -114,6 +115,8 @@ class EngineSpec:
     enforce_eager: bool | None = None  # None: false
     """Whether no step runs in a CUDA graph, so that none is shorter than the launches of its kernels (vLLM
     `--enforce-eager`, SGLang `--disable-cuda-graph`, TensorRT-LLM without `cuda_graph_config`)."""
+    mask_token_s: HostTime = 0.0
+    """[s] Host time of a step per sampled token with a mask of the tokens that its grammar allows."""
     enable_dbo: bool | None = None  # None: false
     """Whether ranks that share experts split a step in two, so that each half computes while the other exchanges its
     tokens (vLLM `--enable-dbo`, SGLang `--enable-two-batch-overlap`)."""

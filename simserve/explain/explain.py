@@ -147,6 +147,8 @@ def _step_notes(setup: PoolSetup) -> Iterator[str]:
     """Yield what options of the engine do to steps."""
     if setup.engine.enforce_eager:
         yield f"CUDA graphs: none; no step takes less than {setup.step_cost().eager_ps / 1e9:.3g} ms of launches"
+    if setup.structured_frac:
+        yield f"Structured output: masks take {setup.mask_s * 1e6:.3g} us of host time a request and step, on average"
     if setup.engine.enable_dbo:
         yield "Two-batch overlap: exchange hides behind the compute of two half batches, or they behind it"
 

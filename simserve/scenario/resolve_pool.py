@@ -124,9 +124,8 @@ def _check_step_options(draft: PoolDraft) -> None:
         here.problem((), rule, given, "set engine.eager_kernel_s, such as 4e-5")
     given, here = _constant(draft, "enable_dbo")
     link, kernels = parallel.link_between_nodes(machine.gpu), parallel.exchange_kernels(draft.pool.role)
-    if not given or here.touched() or draft.touched("parallel"):
-        return
-    if not can_overlap(draft.shard, machine.gpu, link, kernels):
+    is_wrong = here.touched() or draft.touched("parallel")
+    if given and not is_wrong and not can_overlap(draft.shard, machine.gpu, link, kernels):
         rule = "has nothing to hide: no rank exchanges tokens with others by DeepEP or all_to_all"
         remedy = "leave it out, or set parallel.data over several nodes, or parallel.exchange: all_to_all"
         here.problem((), rule, given, remedy)

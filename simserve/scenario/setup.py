@@ -26,7 +26,7 @@ from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.speculation import SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
-HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")
+HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "mask_token_s", "gap_s")
 FRONT_END = ("receive_s", "receive_token_s", "respond_s", "hand_over_s")
 
 
@@ -71,6 +71,8 @@ class PoolSetup:
     """None: one token per step."""
     autoscaler: Autoscaler | None = None
     """What changes the number of replicas; None: it stays."""
+    structured_frac: float = 0.0
+    """Share of requests with structured output."""
     scaler_note: str | None = None
     """What of the autoscaler's manifest is not simulated; None: all is, or it has none."""
 
@@ -134,6 +136,12 @@ class PoolSetup:
         return self.plans_ahead and self.engine.exposed_step_s is not None and self.parallel.pipeline == 1
 
     @property
+    def mask_s(self) -> float:
+        """Mean host time of a request in a step for the masks of all tokens that are sampled for it."""
+        n_proposed = self.speculation.n_proposed if self.speculation else 0
+        return self.structured_frac * (1 + n_proposed) * self.engine.mask_token_s
+
+    @property
     def borrowed(self) -> list[str]:
         """Parts of the model that the calibration lacks and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
@@ -152,7 +160,7 @@ class PoolSetup:
         return (TwoBatchCost if self.engine.enable_dbo else StepCost)(
             self.parallel.shard(self.model, self.weight_dtype, self.kv_dtype, self.expert_routing),
             self.gpu,
-            self.engine,
+            replace(self.engine, request_host_s=self.engine.request_host_s + self.mask_s),
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
             pipeline=self.parallel.pipeline,
             node_link=self.node_link,
@@ -182,7 +190,7 @@ class PoolSetup:
         return replace(self, gpu=gpu, node_link=node_link, engine=engine, ledger=ledger, host_tier=tier)
 
 
-def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
+def pool_setup(scenario: Defaults, pool: Pool, structured_frac: float = 0.0) -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
     gpu = pool.parallel.links_of(load_gpu(pool.gpu or scenario.gpu))
     calibration = calibration_of(pool.calibration)
@@ -220,6 +228,7 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
         host_tier=None if tier is None else host_tier_spec(tier, pool.parallel, memory, pool.name),
         speculation=speculation_setup(pool.speculation, weight_dtype, max_model_len),
         autoscaler=None if pool.autoscaler is None else plugins.build("autoscalers", pool.autoscaler),
+        structured_frac=structured_frac,
     )
 
 

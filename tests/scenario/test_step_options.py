@@ -77,3 +77,45 @@ def test_two_batches_without_an_exchange_are_refused(small: str, messages_of: Me
 def test_thresholds_are_counts(small: str, messages_of: MessagesOf) -> None:
     more = "engine: {name: vllm, enable_dbo: true, dbo_decode_token_threshold: 0}\n"
     assert "dbo_decode_token_threshold" in messages_of(wide(small, more))[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "host_s"),
+    [("{name: vllm}", 2.8e-5), ('{name: vllm, version: "0.12"}', 1.6e-5), ("{name: sglang, mask_token_s: 1e-3}", 1e-3)],
+)
+def test_masks_take_host_time_like_that_of_requests(load: Load, small: str, engine: str, host_s: float) -> None:
+    text = small + f"engine: {engine}\n"
+    plain, masked = (load(each) for each in (text, text.replace("workload:\n", "workload:\n  structured_frac: 0.25\n")))
+    before, after = (each.setups[0].step_cost() for each in (plain, masked))
+    more_ps = 64 * 0.25 * host_s * 1e12
+    hidden_ps, exposed_ps = after.host_ps(64) - before.host_ps(64), after.sampled_ps(64) - before.sampled_ps(64)
+    wanted = (more_ps, 0) if plain.setups[0].hides_host else (0, more_ps)
+    assert (hidden_ps, exposed_ps) == pytest.approx(wanted, abs=2)
+    assert after.mixed_ps(512, 512 * 513 // 2, 512, 0, 0, 0) == before.mixed_ps(512, 512 * 513 // 2, 512, 0, 0, 0)
+    (note,) = explain(masked).pools[0].step_notes
+    assert note == (
+        f"Structured output: masks take {host_s * 0.25e6:.3g} us of host time a request and step, on average"
+    )
+
+
+@pytest.mark.parametrize("version", ["0.12", "0.19"])
+def test_each_token_to_verify_is_masked(load: Load, small: str, version: str) -> None:
+    more = "cluster: {pools: [{speculation: {kind: mtp, tokens: 3, acceptance: 0.7}}]}\n"
+    text = small.replace("model: llama-3.1-8b\n", "model: glm-4.5-air\nweight_dtype: fp8\n").replace("h100", "h200")
+    text += f'engine: {{name: vllm, version: "{version}"}}\n' + more.replace(
+        "{speculation", "{parallel: {tensor: 4}, speculation"
+    )
+    costs = []
+    for frac in ("", "  structured_frac: 1\n"):
+        (setup,) = load(text.replace("workload:\n", f"workload:\n{frac}")).setups
+        assert setup.speculation is not None
+        costs.append(setup.speculation.running_cost(setup.step_cost()))
+    lines_ps = [cost.tokens_ps(8) + cost.sampled_ps(8) + cost.decode_line(8)[0] for cost in costs]
+    waits_ps = costs[1].host_ps(8) - costs[0].host_ps(8) or lines_ps[1] - lines_ps[0]
+    assert waits_ps == pytest.approx(8 * 4 * setup.engine.mask_token_s * 1e12, abs=8)
+
+
+def test_a_share_of_structured_output_is_a_share(small: str, messages_of: MessagesOf) -> None:
+    for value in ("1.5", "0", "json"):
+        (message,) = messages_of(small.replace("workload:\n", f"workload:\n  structured_frac: {value}\n"))
+        assert "workload.structured_frac" in message
