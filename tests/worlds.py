@@ -89,13 +89,13 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     scheduler = draw(schedulers())
     cost = draw(st.sampled_from([
         LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009, shared=50_021, busiest=30_011),
-        LineCost(step=5_000_003, token=70_001, row=11, shared=50_021, busiest=300_011, split=2, sent=3_000_017),
         LineCost(step=1_000_000),
         LineCost(token=1_000_000),
         LineCost(step=10, key=1_000_000, pair=13),
     ]))  # fmt: skip
     host = draw(st.sampled_from([(0, 0)] * 3 + [(5_300_001, 0), (300_007, 40_009), (30_000_001, 2_000_003)]))
-    cost = replace(cost, host=host[0], host_row=host[1])
+    split = draw(st.sampled_from([(0, 0), (1, 3_000_017), (1, 900_001), (2, 3_000_017)]))  # two-batch overlap
+    cost = replace(cost, host=host[0], host_row=host[1], split=split[0], sent=split[1])
     block_size = draw(st.sampled_from([1, 3, 4, 16]))
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
