@@ -38,6 +38,10 @@ class LineCost:
     """Per token of all ranks in lockstep."""
     busiest: int = 0
     """Per token of the rank in lockstep with most."""
+    split: int = 0
+    """Tokens of a rank without prompts from which on it splits a step, three times as many with; 0: none does."""
+    sent: int = 0
+    """Exchange of a split step per token of the rank in lockstep with most."""
     windows: tuple[int, ...] = ()
     host: int = 0
     """Least time of a step that samples no request."""
@@ -80,8 +84,12 @@ class LineCost:
     def host_ps(self, n_rows: int) -> int:
         return self.host + self.host_row * n_rows
 
-    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
-        return self.shared * n_tokens + self.busiest * n_busiest
+    def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
+        return self.shared * n_tokens + (3 if is_split else self.busiest) * n_busiest
+
+    def overlapped_ps(self, n_tokens: int, has_prompts: bool) -> int:
+        is_split = self.split > 0 and n_tokens >= self.split * (3 if has_prompts else 1)
+        return self.sent * n_tokens if is_split else 0
 
 
 UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009, key=39_119)

@@ -992,8 +992,10 @@ class OracleReplica:
 
     def host_time(self, shape: StepShape) -> int:
         """Return the host's time for a step, which its kernels hide if they last longer."""
-        line: Any = self.setup.cost.target if isinstance(self.setup.cost, SpeculativeCost) else self.setup.cost
-        return getattr(line, "host", 0) + getattr(line, "host_row", 0) * shape.sampled_rows
+        cost = self.setup.cost
+        line: Any = cost.target if isinstance(cost, SpeculativeCost) else cost
+        launches = cost.launch_ps if isinstance(cost, SpeculativeCost) else 0
+        return getattr(line, "host", 0) + getattr(line, "host_row", 0) * shape.sampled_rows + launches
 
     @property
     def is_on_its_own(self) -> bool:
@@ -1125,11 +1127,18 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         copied_ps = slowest_ps - max((rank.step_end_ps or 0) - rank.copied_ps for rank in stepping)
         n_decoding = [each * shape.decode_requests for shape in shapes]
         alone_ps = max(rank.alone_ps for rank in stepping)
-        alone_ps += group[0].setup.cost.group_ps(sum(n_decoding), max(n_decoding))
+        cost, decoding, tokens = group[0].setup.cost, (sum(n_decoding), max(n_decoding)), (sum(n_tokens), max(n_tokens))
+        sent_ps = [cost.overlapped_ps(n, False) for n in n_decoding]
+        is_split = len(shapes) == len(group) and min(sent_ps) > 0
+        alone_ps = max(alone_ps + cost.group_ps(*decoding, is_split), max(sent_ps) if is_split else 0)
         alone_ps = max([alone_ps, *(rank.alone_host_ps for rank in stepping)])
-        least_ps = now_ps + copied_ps + max(rank.host_ps for rank in stepping)
+        pairs = zip(n_tokens, shapes, strict=True)
+        sent_ps = [cost.overlapped_ps(n, shape.prefill_tokens > 0) for n, shape in pairs]
+        is_split = len(shapes) == len(group) and min(sent_ps) > 0
+        least_ps = max(max(sent_ps) if is_split else 0, *(rank.host_ps for rank in stepping))
         for rank in stepping:
-            rank.step_end_ps = max(slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens)), least_ps)
+            computed_ps = slowest_ps + cost.group_ps(*tokens, is_split)
+            rank.step_end_ps = max(computed_ps, now_ps + copied_ps + least_ps)
             rank.alone_ps, rank.copied_ps = alone_ps, copied_ps
     for rank in stepping:
         begin_ps = now_ps + rank.copied_ps

@@ -45,9 +45,12 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     how = Speculation(Acceptance(rates, draw(st.integers(0, 5))), 1 + k + draw(st.sampled_from([0, k])))
     drafting = draw(drafts)
     floor_ps, host_ps = draw(st.sampled_from([0, 0, 2_003])), draw(st.sampled_from([0, 0, 3]))
-    propose_ps = draw(st.sampled_from([0, 333]))
+    host: dict[str, Any] = {
+        "propose_ps": draw(st.sampled_from([0, 333])),
+        "launch_ps": draw(st.sampled_from([0, 0, 2_000_003])),
+    }
     return [
-        replace(setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, propose_ps), speculation=how)
+        replace(setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, **host), speculation=how)
         for setup in result
     ]
 

@@ -94,7 +94,9 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
         LineCost(step=10, key=1_000_000, pair=13),
     ]))  # fmt: skip
     host = draw(st.sampled_from([(0, 0)] * 3 + [(5_300_001, 0), (300_007, 40_009), (30_000_001, 2_000_003)]))
-    cost = replace(cost, host=host[0], host_row=host[1], groups=draw(st.sampled_from([1, 1, 2, 3])))
+    split = draw(st.sampled_from([(0, 0), (1, 3_000_017), (1, 900_001), (2, 3_000_017)]))  # two-batch overlap
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    cost = replace(cost, host=host[0], host_row=host[1], groups=groups, split=split[0], sent=split[1])
     block_size = draw(st.sampled_from([1, 3, 4, 16]))
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))

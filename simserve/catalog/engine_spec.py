@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from simserve.catalog.types import HostTime, NotNegative, Section, Share, with_keys
+from simserve.catalog.types import Count, HostTime, NotNegative, Section, Share, with_keys
 
 CONSTANTS = (
     "compute_efficiency",
@@ -22,6 +22,11 @@ CONSTANTS = (
     "hand_over_s",
     "exposed_step_s",
     "eager_kernel_s",
+    "enforce_eager",
+    "mask_token_s",
+    "enable_dbo",
+    "dbo_decode_token_threshold",
+    "dbo_prefill_token_threshold",
     "async_scheduling",
     "moe_backend",
     "reserve_bytes",
@@ -105,8 +110,22 @@ class EngineSpec:
     shared_beside_tokens: int | None = None
     """Most tokens of a step that computes shared experts beside routed ones; None: no step does."""
     eager_kernel_s: HostTime | None = None  # None: compiled code launches faster than kernels run
-    """[s] Host time to launch a kernel of a step with prompts; 0: CUDA graphs hold them. Steps that propose tokens have
-    none."""
+    """[s] Host time to launch a kernel of a step with prompts that no CUDA graph holds; with enforce_eager, of any
+    step."""
+    enforce_eager: bool | None = None  # None: false
+    """Whether no step runs in a CUDA graph, so that none is shorter than the launches of its kernels (vLLM
+    `--enforce-eager`, SGLang `--disable-cuda-graph`, TensorRT-LLM without `cuda_graph_config`)."""
+    mask_token_s: HostTime = 0.0
+    """[s] Host time of a step per sampled token with a mask of the tokens that its grammar allows."""
+    enable_dbo: bool | None = None  # None: false
+    """Whether ranks that share experts split a step in two, so that each half computes while the other exchanges its
+    tokens (vLLM `--enable-dbo`, SGLang `--enable-two-batch-overlap`)."""
+    dbo_decode_token_threshold: Count | None = None  # None: 2
+    """Least tokens of a rank without prompts from which on it splits a step, if all ranks do."""
+    dbo_prefill_token_threshold: Count | None = None  # None: 2
+    """Least tokens of a rank with prompts from which on it splits a step, if all ranks do."""
+    captures_prompts: bool | None = None  # None: false
+    """Whether graphs hold steps with prompts; by pool, where the engine has a rule (`kept_free_mib`)."""
     moe_backend: Literal["marlin", "flashinfer_trtllm_afp8"] | None = None  # None: the kernels timed for a dtype
     """Kernels of experts in mxfp4 in place of those timed: `marlin`, in 16 bits (vLLM `--moe-backend marlin`), or
     `flashinfer_trtllm_afp8`, with activations in mxfp8."""

@@ -148,6 +148,7 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
     else:
         planned = "planned one ahead" if pool.plans_ahead else "not planned ahead"
         yield f"  Steps: {planned}; the GPU waits for host times"
+    yield from (f"  {note}" for note in pool.step_notes)
     yield f"  How sure: {pool.accuracy}"
     if pool.start is not None:
         yield f"  A start: {pool.start}"

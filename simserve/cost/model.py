@@ -68,9 +68,13 @@ class CostModel(Protocol):
         """Return a step of prompt chunks and n decoding requests that attend kv_tokens keys, without layers that have a
         window: the sum of the parts."""
 
-    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+    def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
         """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them and those of
         the rank with most."""
+
+    def overlapped_ps(self, n_tokens: int, has_prompts: bool) -> int:
+        """Return the exchange of a rank that would split a step of its n_tokens in two, beside compute; 0 of one that
+        would not. A step is split if all ranks would, and is no shorter than any exchange."""
 
     def host_ps(self, n_rows: int) -> int:
         """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""

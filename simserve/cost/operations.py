@@ -136,12 +136,10 @@ class RankOperations:
 
     def of_groups(self) -> list[Operation]:
         """Return those for the tokens of all `data` groups that share experts: the routed experts. Inside a node these
-        include the gather of inputs and the scatter of sums.
-
-        Source: vLLM's all-gather and reduce-scatter, its default between the groups.
-        """
+        include the gather of inputs and the scatter of sums (vLLM's default between the groups)."""
         seconds = self._gathered_experts_s if self.exchange is None else self._experts_s
-        return [] if self.shard.data == 1 else [Operation(self.shard.model.n_moe_layers, seconds)]
+        n_launches = ROUTING + 2 * _n_per_matrix(self.shard.weight_dtype) + 1
+        return [] if self.shard.data == 1 else [Operation(self.shard.model.n_moe_layers, seconds, n_launches)]
 
     def of_exchange(self) -> list[Operation]:
         """Return those for the tokens of one group between nodes. Each of its GPUs sends a part and gathers the

@@ -116,6 +116,8 @@ class SpeculativeCost:
     """Host time of a step for proposals."""
     query_ps: int = 0
     """Exchange of a request's further query over divided contexts, and its attention of keys of its own (sparse)."""
+    launch_ps: int = 0
+    """Host time of a step to launch the draft's kernels, where no CUDA graph holds them."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
     step_lines: StepLines = field(default_factory=StepLines, init=False, repr=False, compare=False)
@@ -145,13 +147,18 @@ class SpeculativeCost:
         """Return the time per key of all tokens of n requests, by group with a window, the target's first."""
         return self._verify_slopes(n) + self.drafting.window_slopes(n)
 
-    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+    def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
         """Return the target's part."""
-        return self.target.group_ps(n_tokens, n_busiest)
+        return self.target.group_ps(n_tokens, n_busiest, is_split)
+
+    def overlapped_ps(self, n_tokens: int, has_prompts: bool) -> int:
+        """Return the target's part."""
+        return self.target.overlapped_ps(n_tokens, has_prompts)
 
     def host_ps(self, n_rows: int) -> int:
-        """Return the target's part: a request takes the host once, whatever its rows of the LM head."""
-        return self.target.host_ps(n_rows)
+        """Return the target's part, as a request takes the host once, whatever its rows of the LM head, and the
+        draft's launches."""
+        return self.target.host_ps(n_rows) + self.launch_ps
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return the line of n requests beyond tokens_ps(n) and sampled_ps(n)."""

@@ -54,8 +54,10 @@ class StepCost:
         operations = RankOperations(shard, self.kernels, engine, self._links, self.exchange)
         self._of_tokens, self._head_s = operations.of_tokens(), operations.head_s
         self._of_groups, self._of_exchange = operations.of_groups(), operations.of_exchange()
-        launches_s = (engine.eager_kernel_s or 0.0) * sum(each.n_layers * each.n_launches for each in self._of_tokens)
-        self._launches_ps = to_ps(launches_s)
+        launched = [*self._of_tokens, *self._of_groups] if engine.enforce_eager else self._of_tokens
+        launches_ps = to_ps((engine.eager_kernel_s or 0.0) * sum(each.n_layers * each.n_launches for each in launched))
+        self.eager_ps = launches_ps if engine.enforce_eager else 0
+        self._launches_ps = 0 if engine.enforce_eager or engine.captures_prompts else launches_ps
         """The host's time to launch the kernels of a step with prompts, which is no shorter."""
         if merges:
             self._of_tokens.append(operations.merge())
@@ -86,7 +88,7 @@ class StepCost:
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone, padded ones included."""
         if n_tokens >= len(self._tokens_ps):
-            pads = self.engine.pads_to_graphs
+            pads = self.engine.pads_to_graphs and not self.engine.enforce_eager
             self._tokens_ps = _tabulated(n_tokens, lambda counts: self.tokens_s(padded(counts) if pads else counts))
         return self._tokens_ps[n_tokens]
 
@@ -101,19 +103,21 @@ class StepCost:
         return self._sampled_ps[n_rows]
 
     def host_ps(self, n_rows: int) -> int:
-        """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""
-        return self._hidden_ps[0] + n_rows * self._hidden_ps[1]
+        """Return the host's time for n_rows requests that hides behind kernels: work, or launches without graphs."""
+        return max(self._hidden_ps[0] + n_rows * self._hidden_ps[1], self.eager_ps)
 
-    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
-        """Return the joint work of groups that share experts, for the tokens of all, and the exchange between nodes,
-        for those of the group with most."""
+    def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
+        """Return the joint work of groups that share experts, and the exchange for tokens of the group with most."""
         if n_tokens >= len(self._group_ps):
             self._group_ps = _tabulated(n_tokens, self.group_s)
         return self._group_ps[n_tokens] + (0 if self.exchange is None else self.exchange_ps(n_busiest))
 
+    def overlapped_ps(self, n_tokens: int, has_prompts: bool) -> int:
+        """Return 0: the exchange comes after the compute; but see `TwoBatchCost`."""
+        return 0
+
     def exchange_ps(self, n_busiest: int) -> int:
-        """Return what moves tokens to their experts on other nodes and outputs back, for the tokens of the group with
-        most; 0 inside a node, where `group_s` has it."""
+        """Return the exchange with experts on other nodes, for the tokens of the group with most; 0 in a node."""
         if n_busiest >= len(self._exchange_ps):
             self._exchange_ps = _tabulated(n_busiest, self.exchange_s)
         return self._exchange_ps[n_busiest]

@@ -81,6 +81,7 @@ class LockStep:
         self._slowest_ps = self._step_ps = self._host_ps = self._n_busiest = 0
         self.n_tokens = 0
         """Tokens of all ranks; 0: none has anything to do."""
+        self._n_splitting = self._sent_ps = 0
         self._gives_tokens = False
 
     def add(self, step_run: StepRun, n_tokens: int, n_rows: int) -> None:
@@ -93,12 +94,16 @@ class LockStep:
         self.n_tokens += n_tokens
         self._n_busiest = max(self._n_busiest, n_tokens)
         self._gives_tokens = self._gives_tokens or n_rows > 0
+        sent_ps = self._cost.overlapped_ps(n_tokens, step_run.n_prefill_tokens > 0)
+        self._n_splitting, self._sent_ps = self._n_splitting + (sent_ps > 0), max(self._sent_ps, sent_ps)
 
     def begin(self, now_ps: int) -> tuple[int, ...]:
         """Begin the step; return when it leaves each stage, `(n_stages,)`."""
         step_ps, self.wait_ps = self._step_ps, self._slowest_ps - self._step_ps
         if self._n_ranks > 1:
-            step_ps += self._cost.group_ps(self.n_tokens, self._n_busiest)
+            is_split = self._n_splitting == self._n_ranks
+            step_ps += self._cost.group_ps(self.n_tokens, self._n_busiest, is_split)
+            step_ps = max(step_ps, self._sent_ps * is_split)
         step_ps = max(step_ps, self._host_ps)
         if self._slowness.windows:
             step_ps = self._slowness.step_ps(step_ps, now_ps)

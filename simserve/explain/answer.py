@@ -146,6 +146,8 @@ class PoolAnswer:
     """None where the policy reserves nothing, or enough requests fit at once."""
     start: str | None = None
     """How long a replica takes to start, by phases; None where none does."""
+    step_notes: tuple[str, ...] = ()
+    """What steps take by options of the engine that are off by default, a line each."""
 
 
 @dataclass(frozen=True)

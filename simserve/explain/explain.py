@@ -74,6 +74,7 @@ def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
         exchange=_exchange(setup.step_cost()),
         start=None if pool.startup is None else pool.startup.explained(weights_bytes),
+        step_notes=tuple(_step_notes(setup)),
     )
 
 
@@ -143,6 +144,16 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
     )
 
 
+def _step_notes(setup: PoolSetup) -> Iterator[str]:
+    """Yield what options of the engine do to steps."""
+    if setup.engine.enforce_eager:
+        yield f"CUDA graphs: none; no step takes less than {setup.step_cost().eager_ps / 1e9:.3g} ms of launches"
+    if setup.structured_frac:
+        yield f"Structured output: masks take {setup.mask_s * 1e6:.3g} us of host time a request and step, on average"
+    if setup.engine.enable_dbo:
+        yield "Two-batch overlap: exchange hides behind the compute of two half batches, or they behind it"
+
+
 def _host_tier(setup: PoolSetup) -> dict[str, Any]:
     """Return the host tier's capacity in tokens."""
     tier = setup.host_tier or HostTierSpec(0, 0.0)
@@ -181,8 +192,10 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
             n_more = 0 if speculative is None else shape.decode_requests * speculative.n_proposed
             n_others = shape.decode_requests + n_more
             n_tokens = cost.own_tokens(shape.prefill_tokens) + n_others
-            group_ps = cost.group_ps((setup.n_sharing if is_decode else 1) * n_tokens, n_tokens)
-            total_ps, tokens_ps = shape_ps(cost, shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
+            n_all, own_ps = (setup.n_sharing if is_decode else 1) * n_tokens, shape_ps(cost, shape)
+            sent_ps = cost.overlapped_ps(n_tokens, False) if is_decode else 0
+            total_ps = max(own_ps + cost.group_ps(n_all, n_tokens, sent_ps > 0), sent_ps)
+            tokens_ps = cost.tokens_ps(n_tokens) + total_ps - own_ps
             sampling_ps, drafting_ps = cost.sampled_ps(shape.sampled_rows + n_more), 0
             if speculative is not None:
                 sampling_ps -= n_more * speculative.row_host_ps
@@ -201,7 +214,7 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
                 tokens_per_s=n * tokens_per_step / to_s(step_ps),
                 drafting_s=to_s(drafting_ps),
                 host_wait_s=to_s(step_ps - total_ps),
-                exchange_s=to_s(target.exchange_ps(n_tokens)),
+                exchange_s=to_s(sent_ps or target.exchange_ps(n_tokens)),
                 context_s=target.context.step_s(shape.prefill_tokens, n_others),
             )
 

@@ -35,6 +35,8 @@ NEIGHBORS = MappingProxyType(
         "no_enable_prefix_caching": f"{POOL}.enable_prefix_caching",
         "disable_radix_cache": f"{POOL}.enable_prefix_caching",
         "async_scheduling": "engine.async_scheduling",
+        "enforce_eager": "engine.enforce_eager",
+        "disable_cuda_graph": "engine.enforce_eager",
         "enable_block_reuse": f"{POOL}.enable_prefix_caching",
         "pipeline_parallel_size": f"{POOL}.parallel.pipeline",
         "pp_size": f"{POOL}.parallel.pipeline",

@@ -92,6 +92,8 @@ def captures_prompts(pool: Pool, machine: Machine) -> bool:
     """Tell whether the engine's CUDA graphs hold steps with prompts: not with a role, a pipeline, ranks or host memory,
     nor on the cards and for the models that it leaves out."""
     n_ranks, rule = pool.parallel.n_sharing(machine.model), (machine.engine.kept_free_mib or {}).get("piecewise")
+    if machine.engine.enforce_eager or machine.engine.captures_prompts:
+        return not machine.engine.enforce_eager
     is_alone = pool.role == "both" and n_ranks == pool.parallel.pipeline == 1 and pool.host_tier is None
     return is_alone and rule is not None and not {machine.gpu.name, machine.model.name}.intersection(rule["except"])
 

@@ -5,6 +5,7 @@ from typing import Any
 from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.cost.overlap import can_overlap
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import ValueProblem
 from simserve.scenario.cards import load_gpu
@@ -57,6 +58,7 @@ def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
     check_parallel(own, pool.parallel, model, gpu, n_replicas=pool.replicas)
     check_rate(stated(draft, written, "weight_dtype"), own.weight_dtype, gpu)
     _check_moe_backend(own)
+    _check_step_options(own)
     _check_timed(own)
     own = fit_memory(_with_speculation(_with_host_tier(own), written))
     _check_draft_length(own)
@@ -111,6 +113,22 @@ def _check_moe_backend(draft: PoolDraft) -> None:
     elif given != "marlin" and "fp4" not in draft.machine.gpu.flop_per_s:
         rule = f"multiplies blocks with scales, as cards with a rate for fp4 do, and {draft.machine.gpu.name} has none"
         here.problem((), rule, given, "leave it out, or use marlin")
+
+
+def _check_step_options(draft: PoolDraft) -> None:
+    """Report steps without CUDA graphs under an engine with unknown launches, and micro-batches without exchange."""
+    machine, parallel = draft.machine, draft.pool.parallel
+    given, here = _constant(draft, "enforce_eager")
+    if given and not machine.engine.eager_kernel_s and not here.touched():
+        rule = f"the time to launch a kernel under engine {machine.engine.name} is not known"
+        here.problem((), rule, given, "set engine.eager_kernel_s, such as 4e-5")
+    given, here = _constant(draft, "enable_dbo")
+    link, kernels = parallel.link_between_nodes(machine.gpu), parallel.exchange_kernels(draft.pool.role)
+    is_wrong = here.touched() or draft.touched("parallel")
+    if given and not is_wrong and not can_overlap(draft.shard, machine.gpu, link, kernels):
+        rule = "has nothing to hide: no rank exchanges tokens with others by DeepEP or all_to_all"
+        remedy = "leave it out, or set parallel.data over several nodes, or parallel.exchange: all_to_all"
+        here.problem((), rule, given, remedy)
 
 
 def _constant(draft: PoolDraft, key: str) -> tuple[Any, Draft]:

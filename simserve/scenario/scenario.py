@@ -72,13 +72,13 @@ class Scenario(Experiment):
         turns one into comes last, without replicas."""
         spec = self.cluster.autoscaler
         shared: Autoscaler | None = None if spec is None else plugins.build("autoscalers", spec)
-        result = []
+        result, masked = [], self.workload.structured_frac or 0.0
         for index, pool in enumerate(self.cluster.pools):
-            setup, note = pool_setup(self, pool), self._notes.get(("cluster", "pools", index, "autoscaler"))
+            setup, note = pool_setup(self, pool, masked), self._notes.get(("cluster", "pools", index, "autoscaler"))
             is_shared = shared is not None and pool.name in shared.pools_by_role.values()
             result.append(replace(setup, scaler_note=note, autoscaler=shared if is_shared else setup.autoscaler))
         later = self.cluster.versions[len(self.cluster.pools) :]
-        return (*result, *(replace(pool_setup(self, pool), n_replicas=0) for pool in later))
+        return (*result, *(replace(pool_setup(self, pool, masked), n_replicas=0) for pool in later))
 
     def build_router(self) -> Router:
         """Return a new router without state."""

@@ -14,6 +14,7 @@ from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import Calibration, host_constants
 from simserve.cost.comm import NodeLink
 from simserve.cost.memory import HostTierSpec, MemoryLedger
+from simserve.cost.overlap import TwoBatchCost
 from simserve.cost.step import StepCost
 from simserve.cost.timed_forms import borrowed
 from simserve.scenario.cards import load_gpu
@@ -25,7 +26,7 @@ from simserve.scenario.pool import Defaults, Pool
 from simserve.scenario.speculation import SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
-HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "gap_s")
+HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "mask_token_s", "gap_s")
 FRONT_END = ("receive_s", "receive_token_s", "respond_s", "hand_over_s")
 
 
@@ -70,6 +71,8 @@ class PoolSetup:
     """None: one token per step."""
     autoscaler: Autoscaler | None = None
     """What changes the number of replicas; None: it stays."""
+    structured_frac: float = 0.0
+    """Share of requests with structured output."""
     scaler_note: str | None = None
     """What of the autoscaler's manifest is not simulated; None: all is, or it has none."""
 
@@ -133,6 +136,12 @@ class PoolSetup:
         return self.plans_ahead and self.engine.exposed_step_s is not None and self.parallel.pipeline == 1
 
     @property
+    def mask_s(self) -> float:
+        """Mean host time of a request in a step for the masks of all tokens that are sampled for it."""
+        n_proposed = self.speculation.n_proposed if self.speculation else 0
+        return self.structured_frac * (1 + n_proposed) * self.engine.mask_token_s
+
+    @property
     def borrowed(self) -> list[str]:
         """Parts of the model that the calibration lacks and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
@@ -148,10 +157,10 @@ class PoolSetup:
     @cached_property
     def _step_cost(self) -> StepCost:
         """fast: costs are pure, so that all runs of a process share their tables."""
-        return StepCost(
+        return (TwoBatchCost if self.engine.enable_dbo else StepCost)(
             self.parallel.shard(self.model, self.weight_dtype, self.kv_dtype, self.expert_routing),
             self.gpu,
-            self.engine,
+            replace(self.engine, request_host_s=self.engine.request_host_s + self.mask_s),
             kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
             pipeline=self.parallel.pipeline,
             node_link=self.node_link,
@@ -181,7 +190,7 @@ class PoolSetup:
         return replace(self, gpu=gpu, node_link=node_link, engine=engine, ledger=ledger, host_tier=tier)
 
 
-def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
+def pool_setup(scenario: Defaults, pool: Pool, structured_frac: float = 0.0) -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
     gpu = pool.parallel.links_of(load_gpu(pool.gpu or scenario.gpu))
     calibration = calibration_of(pool.calibration)
@@ -190,8 +199,8 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
-    if "eager_kernel_s" not in named.constants and captures_prompts(pool, machine):
-        machine = replace(machine, engine=replace(engine, eager_kernel_s=0.0))
+    captures = "eager_kernel_s" not in named.constants and captures_prompts(pool, machine)
+    machine = replace(machine, engine=replace(engine, captures_prompts=captures))
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
     max_model_len = pool.max_model_len
@@ -219,6 +228,7 @@ def pool_setup(scenario: Defaults, pool: Pool) -> PoolSetup:
         host_tier=None if tier is None else host_tier_spec(tier, pool.parallel, memory, pool.name),
         speculation=speculation_setup(pool.speculation, weight_dtype, max_model_len),
         autoscaler=None if pool.autoscaler is None else plugins.build("autoscalers", pool.autoscaler),
+        structured_frac=structured_frac,
     )
 
 

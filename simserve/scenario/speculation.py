@@ -167,7 +167,7 @@ class SpeculationSetup:
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Return the cost of steps that propose and verify."""
-        model, n_queries = target.shard.model, self.n_proposed + 1
+        model, n_queries, draft = target.shard.model, self.n_proposed + 1, self.draft_cost(target)
         in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
         index = model.indexer
@@ -176,11 +176,12 @@ class SpeculationSetup:
         flops = [each.n_layers * n_queries * decode_work(own, 0, 1).flop for each, own in windows]
         return SpeculativeCost(
             target,
-            self._drafting(target),
+            self._drafting(target, draft),
             self.n_proposed,
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
+            launch_ps=self.n_proposed * draft.eager_ps if draft else 0,
             query_ps=_query_ps(target),
             window_floors_ps=tuple(to_ps(flop / flop_per_s) for flop in flops),
         )
@@ -216,10 +217,9 @@ class SpeculationSetup:
             merges=self.kind != "draft_model",
         )
 
-    def _drafting(self, target: StepCost) -> Drafting:
+    def _drafting(self, target: StepCost, draft: StepCost | None) -> Drafting:
         if self.kind == "medusa":
             return MedusaDrafting(target.kernels, target.shard, self.n_proposed)
-        draft = self.draft_cost(target)
         if draft is None:
             return Drafting()
         n_windows = sum(group.window is not None for group in draft.shard.model.groups)

@@ -128,8 +128,9 @@ class StepTimes:
         """Return the duration of a step; of ranks that share experts all decode, or one computes a prompt."""
         n_tokens = self._cost.own_tokens(shape.prefill_tokens) + shape.decode_requests * self._n_tokens
         n_all = (self._n_ranks if shape.decode_requests else 1) * n_tokens
-        step_ps = shape_ps(self._cost, shape) + self._cost.group_ps(n_all, n_tokens)
-        return max(step_ps, self._cost.host_ps(shape.sampled_rows))
+        sent_ps = 0 if shape.prefill_tokens else self._cost.overlapped_ps(n_tokens, False)
+        step_ps = shape_ps(self._cost, shape) + self._cost.group_ps(n_all, n_tokens, sent_ps > 0)
+        return max(step_ps, sent_ps, self._cost.host_ps(shape.sampled_rows))
 
 
 def _ms(ps: int) -> str:

@@ -59,6 +59,9 @@ class Workload(Section):
     at `duration_s`, or with the trace."""
     max_tokens: Count | None = None
     """[tokens] Output limit of every request without one in the trace; null: the model's limit."""
+    structured_frac: Share | None = None
+    """[share] Share of requests with structured output, as of JSON schemas: on average, each step masks the tokens of
+    that share of its requests; null: none."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     """[s] How long the run may continue after the last arrival; null: until all requests are done."""
     timeout: Timeout | None = None

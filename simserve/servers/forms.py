@@ -229,6 +229,7 @@ FORMS: Mapping[str, Form] = {
     "text": _plain(str.lower),
     "on": _plain(lambda text: text.lower() != "false"),
     "off": _plain(lambda text: text.lower() == "false"),
+    "none": _plain(lambda text: text.lower() in ("none", "null")),
     "dtype": take_dtype,
     "quantization": take_quantization,
     "kv_dtype": take_kv_dtype,

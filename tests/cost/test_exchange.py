@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ from simserve.cost.comm import (
     all_reduce_over_nodes_s,
     gather_over_nodes_s,
 )
+from simserve.cost.overlap import TwoBatchCost
 from simserve.cost.roofline import Roofline
+from simserve.cost.shard import Shard
 from tests.cost.specs import H100, IDEAL, step_cost
 
 DEEPSEEK, QWEN = (catalog.load_model(name) for name in ("deepseek-v3", "qwen3-30b-a3b"))
@@ -114,6 +117,33 @@ def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the
     assert cost.group_ps(8 * n, 2 * n) > cost.group_ps(8 * n, n)
     wide = step_cost(QWEN, H100, IDEAL, weight_dtype="fp8_block", data=144, expert=144)
     assert wide.shard.n_experts == 1 and wide.exchange is not None and wide.exchange.sent_bytes == SENT_BYTES["fp8"]
+
+
+def test_two_batches_take_the_larger_of_compute_and_exchange() -> None:
+    engine = replace(IDEAL, enable_dbo=True, dbo_decode_token_threshold=32, dbo_prefill_token_threshold=512)
+    shape: dict[str, Any] = {"tensor": 2, "data": 8, "expert": 16}
+    plain = step_cost(QWEN, H100, IDEAL, node_link=LINK, **shape)
+
+    def split(link: NodeLink) -> TwoBatchCost:
+        return TwoBatchCost(Shard(QWEN, **shape), H100, engine, node_link=link)
+
+    for n, has_prompts, is_split in ((31, False, False), (32, False, True), (511, True, False), (512, True, True)):
+        assert (split(LINK).overlapped_ps(n, has_prompts) > 0) == is_split
+        assert split(LINK).group_ps(8 * n, n, False) == plain.group_ps(8 * n, n) and plain.overlapped_ps(n, False) == 0
+    n, own_ps = 65, 5 * 10**9
+    for link, is_exchange in ((LINK, False), (replace(LINK, bytes_per_s=1e8), True)):
+        cost = split(link)
+        whole_ps, halves_ps = cost.tokens_ps(n), 2 * cost.tokens_ps(33)
+        experts_ps = 2 * 48 * Roofline(H100, IDEAL).experts_s(cost.shard, 260) * 1e12  # of 8 times 65 tokens
+        computed_ps = own_ps + halves_ps - whole_ps + experts_ps
+        exchanged_ps = 2 * cost.exchange_s(33) * 1e12
+        assert (exchanged_ps > computed_ps) == is_exchange
+        assert own_ps + cost.group_ps(8 * n, n, True) == pytest.approx(computed_ps, rel=1e-6)
+        assert cost.overlapped_ps(n, False) == pytest.approx(exchanged_ps, rel=1e-6)
+    eager = TwoBatchCost(Shard(QWEN, **shape), H100, replace(engine, enforce_eager=True, eager_kernel_s=1.0))
+    assert eager.overlapped_ps(n, False) == 2 * eager.eager_ps  # each half is launched
+    sglang = TwoBatchCost(Shard(QWEN, **shape), H100, replace(IDEAL, enable_dbo=True), node_link=LINK)
+    assert sglang.overlapped_ps(1, False) == 0 < sglang.overlapped_ps(2, True)
 
 
 def test_an_all_to_all_sends_nvfp4_over_the_links_of_a_node() -> None:

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from simserve import catalog
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
+from simserve.scenario.speculation import SpeculationSection, speculation_setup
 from simserve.units import to_ps, to_s
 from tests.cost.specs import H100, IDEAL
 
@@ -67,6 +69,43 @@ def test_layers_of_deepseek_launch_as_many_kernels_as_their_parts_have() -> None
     # Experts that groups share have a time of their own; the gate remains.
     apart = replace(shard, tensor=1, data=8, expert=8)
     assert n_launches(apart) == 58 * (latent - 2 + 1 + shared) + 3 * (latent - 2 + dense)
+
+
+def eager_cost(shard: Shard, **how: Any) -> StepCost:
+    """Steps without CUDA graphs."""
+    return StepCost(shard, H100, replace(IDEAL, eager_kernel_s=EAGER_S, enforce_eager=True, **how))
+
+
+def test_without_graphs_no_step_takes_less_than_its_launches() -> None:
+    llama = Shard(catalog.load_model("llama-3.1-8b"))
+    eager, graphs = eager_cost(llama), StepCost(llama, H100, IDEAL)
+    least_ps = to_ps(320 * EAGER_S)
+    assert eager.host_ps(0) == eager.host_ps(256) == eager.eager_ps == least_ps
+    for shape in ((0, 0, 0, 4, 4000, 4), (16, 136, 16, 0, 0, 1)):  # the step itself is as long as in a graph
+        assert eager.mixed_ps(*shape) == graphs.mixed_ps(*shape) < least_ps
+    padded = eager_cost(llama, pads_to_graphs=True)
+    assert padded.tokens_ps(9) == eager.tokens_ps(9) < padded.tokens_ps(16)
+    host = replace(IDEAL, eager_kernel_s=EAGER_S, enforce_eager=True, exposed_step_s=0.0, request_host_s=1e-3)
+    hiding = StepCost(llama, H100, host, hides_host=True)  # the host's work for a step hides its launches, or they it
+    assert (hiding.host_ps(12), hiding.host_ps(13)) == (least_ps, to_ps(0.013))
+
+
+def test_experts_that_groups_share_are_launched_without_graphs() -> None:
+    deepseek = Shard(catalog.load_model("deepseek-v3"), weight_dtype="fp8_block", data=8, expert=8)
+    experts = 3 + 2 * 2 + 1
+    assert eager_cost(deepseek).eager_ps == to_ps((n_launches(deepseek) + 58 * experts) * EAGER_S)
+
+
+def test_passes_of_a_draft_are_launched_too() -> None:
+    target = eager_cost(Shard(catalog.load_model("llama-3.1-8b")))
+    for section, n_launches in (
+        (SpeculationSection(kind="eagle", tokens=3, acceptance=0.5), 3 * 10),  # a layer
+        (SpeculationSection(kind="ngram", tokens=3, acceptance=0.5), 0),
+        (SpeculationSection(kind="draft_model", model="llama-3.2-1b", tokens=2, acceptance=0.5), 2 * 16 * 10),
+    ):
+        how = speculation_setup(section, "bf16", None)
+        assert how is not None
+        assert how.running_cost(target).host_ps(5) == to_ps((320 + n_launches) * EAGER_S)
 
 
 def test_a_step_with_prompts_takes_at_least_the_time_of_its_launches() -> None:

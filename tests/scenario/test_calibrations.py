@@ -117,10 +117,11 @@ def test_a_kernel_that_the_model_needs_and_nobody_timed_is_a_mistake(op: str, me
         ("0.5.12", {"model": "qwen3.5-27b"}, True),
         ("0.5.12", {"parallel": {"pipeline": 2}}, True),
         ("0.5.12", {"engine": {"name": "sglang", "version": "0.5.12", "eager_kernel_s": 1e-5}}, True),
+        ("0.5.12", {"engine": {"name": "sglang", "version": "0.5.12", "enforce_eager": True}}, True),
     ],
 )
 def test_sglang_launches_prompts_kernel_by_kernel_where_no_graph_holds_them(
     version: str, pool: dict[str, Any], is_eager: bool
 ) -> None:
     (setup,) = scenario(pool, engine={"name": "sglang", "version": version}).setups
-    assert (setup.engine.eager_kernel_s != 0.0) == is_eager
+    assert setup.engine.captures_prompts != is_eager

@@ -228,6 +228,8 @@ ALONE = {
     "stays that of pool {} in a roll-out",
     "the file {} has changed: its SHA-256 is now {}",
     "the load ends by duration_s or by n_requests, not both",
+    "the time to launch a kernel under engine {} is not known",
+    "has nothing to hide: no rank exchanges tokens with others by DeepEP or all_to_all",
     "there is no such file",
     "there is no such pool",
     "with max_unavailable: 0 replaces nothing",

@@ -68,6 +68,24 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
         ("vllm serve qwen3-8b --max-model-len auto", {"model": "qwen3-8b", "max_model_len": None}),
         ("vllm serve qwen3-8b -dp 4", {"model": "qwen3-8b"}),
         (
+            "vllm serve qwen3-8b --enable-dbo --dbo-decode-token-threshold 64 --dbo-prefill-token-threshold 256",
+            {
+                "model": "qwen3-8b",
+                "engine.enable_dbo": True,
+                "engine.dbo_decode_token_threshold": 64,
+                "engine.dbo_prefill_token_threshold": 256,
+            },
+        ),
+        (
+            f"{DEEPSEEK} --enable-two-batch-overlap",
+            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "engine.enable_dbo": True},
+        ),
+        ("vllm serve qwen3-8b --enforce-eager", {"model": "qwen3-8b", "engine.enforce_eager": True}),
+        (
+            f"{DEEPSEEK} --disable-cuda-graph",
+            {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "engine.enforce_eager": True},
+        ),
+        (
             "vllm serve Qwen/Qwen3-30B-A3B -tp 2 -dp 4 --enable-expert-parallel",
             {"model": "Qwen/Qwen3-30B-A3B", "parallel.tensor": 2, "parallel.data": 4, "parallel.expert": 8},
         ),
@@ -161,7 +179,7 @@ def test_no_flag_is_dropped_in_silence() -> None:
     assert {each.name: each.how for each in settings.notes} == {
         "MODEL": "simulated",
         "--api-key": "no effect",
-        "--enforce-eager": "not simulated",
+        "--enforce-eager": "simulated",
         "--enable-auto-tool-choice": "no effect",
         "--new-flag-of-tomorrow": "unknown",
         "--served-model-name": "no effect",
@@ -214,6 +232,9 @@ def test_files_of_flags_are_read_where_they_are(tmp_path: Path, monkeypatch: pyt
         "gpu_memory_utilization": 0.7,
         "enable_prefix_caching": False,
     }
+    for value, is_eager in (("null", True), ("{enable_padding: true}", None)):
+        (tmp_path / "extra.yaml").write_text(f"cuda_graph_config: {value}\n")
+        assert keys(line).get("engine.enforce_eager") == is_eager
     monkeypatch.chdir("/")
     assert note(read(line), "--extra_llm_api_options").how == "not simulated"
     monkeypatch.chdir(tmp_path)
