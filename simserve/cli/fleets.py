@@ -47,7 +47,7 @@ FailureKinds = Annotated[
     typer.Option(
         "--what",
         metavar="A,B,...",
-        help="Failures: process, gpu, node, rack. Default: the scenario's, else the first three.",
+        help="Failures: process, gpu, node, rack, slow. Default: the scenario's, else the first three.",
     ),
 ]
 FailingPool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool. Default: the first.")]

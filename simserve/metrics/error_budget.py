@@ -30,13 +30,15 @@ class Threat(NamedTuple):
     per_s: float
     """[/s] Failures of one group of replicas."""
     n_lost: int
-    """Replicas of a group, which are lost together, in a pool that is large enough."""
+    """Replicas of a group, which are lost together, in a pool that is large enough; 0 where one is slow."""
     detect_s: float
     """[s] Time until it is known."""
     start_s: float
-    """[s] Time of a typical start on GPUs that are there."""
+    """[s] Time of a typical start on GPUs that are there, or that a replica is slow."""
     new_s: float
     """[s] Time until a machine and its image are there; 0 for a process, which has them."""
+    speed_frac: float | None = None
+    """[share] Speed that a slow replica has left; None where replicas are lost."""
 
     @property
     def repair_s(self) -> float:
@@ -51,7 +53,11 @@ class Threat(NamedTuple):
     def of(self, n: int) -> tuple[int, float]:
         """Return how many of n replicas it takes, and how often a month it does."""
         n_lost = min(self.n_lost, n)
-        return n_lost, self.per_s * n / n_lost * MONTH_S
+        return n_lost, self.per_s * n / max(1, n_lost) * MONTH_S
+
+    def longer(self, length_s: float) -> float:
+        """Return how often a time of being slow has the longest one that fits into a load, half of it."""
+        return 1.0 if self.speed_frac is None else max(1.0, 2 * self.repair_s / length_s)
 
 
 def down_shares(n: int, odds: Sequence[tuple[int, float]]) -> list[float]:
@@ -134,11 +140,12 @@ class ErrorBudget:
         starts again as soon as a cold spare would.
         """
         stands_by, every = kind in ("warm", "cold"), self.n + spare
-        replaced = [threat for threat in self.threats if threat.new_s or kind != "cold"]
+        lossy = [threat for threat in self.threats if threat.n_lost]  # slow ones count by their transients alone
+        replaced = [threat for threat in lossy if threat.new_s or kind != "cold"]
         shares: defaultdict[int, float] = defaultdict(float)
         for n_down, share in enumerate(down_shares(every, [(each.n_lost, each.odds) for each in replaced])):
             shares[min(self.n if stands_by else every, every - n_down)] += share
-        for threat in self.threats if stands_by else ():
+        for threat in lossy if stands_by else ():
             n_lost, monthly = threat.of(self.n)
             after = min(self.n, every - n_lost) if threat in replaced else self.n
             gap_s = threat.detect_s + (threat.start_s if kind == "cold" else 0.0)

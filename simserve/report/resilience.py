@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient
-from simserve.metrics.error_budget import MONTH_MIN, MOST_MARGIN
+from simserve.metrics.error_budget import MONTH_MIN, MONTH_S, MOST_MARGIN
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Explained, Plot, Row, Table, Tile
 from simserve.report.formats import NONE, count, plural, rate, seconds, share, slo_terms, span
@@ -24,6 +24,7 @@ ASSUMED = [
     ("Warm spares", "are loaded, and take over once a failure is known."),
     ("Cold spares", "hold GPUs and start once a failure is known; they wait for no machine."),
     ("A transient", "is that of the fewest replicas it was run with, at most; more of them feel it less."),
+    ("A slow replica", "counts by its share of time; nothing notices it, so no spare takes over."),
     ("Failures", "are independent, but for replicas of one node or rack."),
 ]
 COLORS = {"none": "$c1", "active": "$c1", "warm": "$c3", "cold": "$c2"}
@@ -36,10 +37,7 @@ def tell(answer: ResilienceAnswer) -> Document:
     state, title, lead = headline_of(answer)
     spares, transients = [_options(answer.options)] if answer.options else [], _transients(answer.transients)
     runs = plural(answer.n_runs, "run")
-    often = {
-        f"A {each.what} fails": f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}."
-        for each in answer.transients
-    }
+    often = dict(map(_how_often, answer.transients))
     return Document(
         command="resilience",
         name=answer.scenario.name,
@@ -61,6 +59,16 @@ def tell(answer: ResilienceAnswer) -> Document:
         brief=(f"{title}: {lead}", *spares, transients, f"{runs}."),
         warnings=answer.warnings,
     )
+
+
+def _how_often(one: Transient) -> tuple[str, str]:
+    """Return what fails, and how often; of a slow replica also for how long, and how slow it is."""
+    every = f"once in {rate((one.mtbf_s or 0.0) / 86_400)} days"
+    if one.speed_frac is None:
+        return f"A {one.what} fails", f"{every}; {one.source}."
+    often = f"{every} for {seconds(one.repair_s)} at {share(one.speed_frac)} of its speed"
+    time = share((one.failures or 0.0) * (one.repair_s or 0.0) / MONTH_S)
+    return "A replica is slow", f"{often}, in {plural(one.replicas, 'replica')} {time} of the time; {one.source}."
 
 
 def _name(option: SpareOption) -> str:
@@ -130,8 +138,10 @@ def _transients(transients: Sequence[Transient]) -> Table:
     for each in transients:
         requests = [_bounded(figure, rate) for figure in (each.missed, each.lost)]
         times = [_bounded(figure, seconds) for figure in (each.below_s, each.recover_s)]
-        note = f"{each.n_lost} of {plural(each.replicas, 'replica')}" + (f", {each.warm} warm" if each.warm else "")
-        rows.append(Row(each.what, [rate(each.failures), seconds(each.repair_s), *requests, *times], note))
+        note = f"{each.n_lost or 1} of {plural(each.replicas, 'replica')}"
+        note += f", {each.warm} warm" if each.warm else ""
+        name = each.what if each.speed_frac is None else f"{each.what}, {share(each.speed_frac)}"
+        rows.append(Row(name, [rate(each.failures), seconds(each.repair_s), *requests, *times], note))
     return Table(TRANSIENTS, rows, dropped=("recovers in", "of them lost"))
 
 

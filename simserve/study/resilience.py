@@ -1,7 +1,7 @@
 """Resilience: what failures of one pool cost, by runs of fleets of fixed size and with one failure each."""
 
 from collections.abc import Callable, Sequence
-from math import nan
+from math import inf, nan
 from statistics import fmean
 
 import numpy as np
@@ -141,16 +141,20 @@ class ResilienceStudy:
     def _failing(self, threat: Threat, group: Group, length_s: float, frac: float) -> Scenario:
         """Return a fleet with a failure that far into the part of the measured window that a repair fits into."""
         question, given_s = self._question, self._question.scenario.measure.warmup_s
+        longer, what = threat.longer(length_s), f"a repair after a {threat.what} failure"
         if threat.repair_s > length_s / 2:
+            how = "transients are cut short" if threat.n_lost else f"half of it is slow, times {longer:.3g}"
             self._warnings[threat.what] = (
-                f"a repair after a {threat.what} failure takes {threat.repair_s:.0f} s and the load {length_s:.0f} s, "
-                "so that transients are cut short; make the load longer"
+                f"{what if threat.n_lost else 'a gray failure'} takes {threat.repair_s:.0f} s and the load "
+                f"{length_s:.0f} s, so that {how}; make the load longer"
             )
         # a warm-up of requests, or of what a run finds, ends where the window begins, as far as the load has an end
         end_s = question.scenario.workload.duration_s or length_s
         start_s = given_s if type(given_s) is float else max(0.0, end_s - length_s)
         at_s = start_s + frac * max(length_s - threat.repair_s, length_s / 2)
-        failure = {"what": threat.what, "at_s": at_s, "pool": question.pool.name, "detect_s": threat.detect_s}
+        slow = {"speed_frac": threat.speed_frac, "for_s": threat.repair_s / longer}
+        failure = {"what": threat.what, "at_s": at_s, "pool": question.pool.name}
+        failure |= {"detect_s": threat.detect_s} if threat.n_lost else slow
         return question.fleet(group[0], failure, warm=group[1])
 
 
@@ -171,9 +175,11 @@ Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 def _transient(threat: Threat, group: Group, pairs: Pairs, goal_frac: float) -> Transient:
     """Return what a failure costs."""
 
-    def extra(figure: Callable[[FinishedRun], float]) -> Interval:
-        """Return the mean increase of a figure, with Student's interval; it falls by noise alone."""
-        mean = mean_of([figure(run) - figure(same) for run, same in pairs] or [nan])
+    def extra(figure: Callable[[FinishedRun], float], most: float = inf) -> Interval:
+        """Return the mean increase of a figure, with Student's interval; it falls by noise alone. What does not fit
+        into a load adds at most so much."""
+        each = [(figure(run) - figure(same), threat.longer(_window_s(same))) for run, same in pairs]
+        mean = mean_of([more + (longer - 1) * min(more, most / longer) for more, longer in each] or [nan])
         return Interval(value=max(mean.value, 0.0), low=max(mean.low, 0.0), high=max(mean.high, 0.0))
 
     n_lost, monthly = threat.of(group[0])
@@ -182,15 +188,16 @@ def _transient(threat: Threat, group: Group, pairs: Pairs, goal_frac: float) -> 
         replicas=group[0],
         warm=group[1],
         n_lost=n_lost,
+        speed_frac=threat.speed_frac,
         mtbf_s=threat.mtbf_s,
         source=threat.source,
         detect_s=threat.detect_s,
-        repair_s=threat.detect_s if group[1] else threat.repair_s,
+        repair_s=threat.detect_s if group[1] and n_lost else threat.repair_s,
         failures=monthly,
         missed=extra(lambda run: sum(tail.n_missed for tail in run.sample.tails)),
         lost=extra(lambda run: run.n_failed),
-        below_s=extra(lambda run: _below_s(run, goal_frac)[0]),
-        recover_s=extra(lambda run: _below_s(run, goal_frac)[1]),
+        below_s=extra(lambda run: _below_s(run, goal_frac)[0], threat.repair_s),
+        recover_s=extra(lambda run: _below_s(run, goal_frac)[1], threat.repair_s),
         n_seeds=len(pairs),
     )
 

@@ -145,7 +145,9 @@ def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_ru
         ([{"what": "process", "mtbf_s": 1e6, "recover": "none"}], [],
          "cluster.failures: leaves nothing standing in the long run, as no replica comes back, got recover: none"),
         ([{"what": "process", "mtbf_s": 50, "detect_s": 60}], [],
-         "cluster.failures: must leave most replicas standing, got rates at which 56% are down; raise mtbf_s"),
+         "cluster.failures: must leave most replicas standing, got rates at which 56% are down or slow; raise mtbf_s"),
+        ([{"what": "slow", "mtbf_s": 1e6}], [],
+         "cluster.failures: leaves all replicas slow in the long run, as none is as fast again, got for_s: null; give"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_before_anything_runs(
@@ -211,6 +213,55 @@ def test_failures_of_one_kind_add_up_and_those_of_other_pools_do_not_count() -> 
     process, gpu = threats_of(simserve.Scenario.from_dict(given), 0, [])
     assert (process.what, gpu.what) == ("process", "gpu")
     assert process.mtbf_s == pytest.approx(2e6) and gpu.mtbf_s == 5e6
+
+
+def slow(**given: float) -> list[dict[str, Any]]:
+    """Return gray failures that leave a tenth of the speed."""
+    return [{"what": "slow", "speed_frac": 0.1, **given}]
+
+
+def test_a_slow_replica_costs_minutes_by_its_share_of_time_and_leaves_no_replica_down(tmp_path: Path) -> None:
+    outcome = resilience(tmp_path, fleet(2, slow(mtbf_s=2e4, for_s=4)), "--spare", "0..1", "--json")
+    answer = json.loads(outcome.out)
+    one = answer["transients"][0]
+    assert (one["what"], one["n_lost"], one["speed_frac"], one["repair_s"], one["mtbf_s"]) == ("slow", 0, 0.1, 4, 2e4)
+    assert one["failures"] == pytest.approx(2 * MONTH_S / 2e4)
+    assert one["missed"]["value"] > 10 and one["lost"]["value"] == 0 < one["below_s"]["value"]
+    none, _, warm, cold = answer["options"]
+    for option in (none, warm, cold):  # nothing takes over, as nothing is known to have failed
+        assert [(each["serving"], each["time_frac"]) for each in option["states"]] == [(2, 1)]
+        assert option["minutes"] == option["transient_minutes"]
+    assert none["minutes"] == pytest.approx(one["failures"] * one["below_s"]["value"] / 60)
+    alone = simserve.resilience(fleet(2, slow(mtbf_s=2e4, for_s=4)), spare=0, replications=2)
+    assert alone.transients[0].facts() == one
+
+
+def test_a_slow_replica_without_a_rate_has_that_of_a_process_and_says_what_is_assumed(tmp_path: Path) -> None:
+    outcome = resilience(tmp_path, fleet(2, None), "--spare", "0", "--what", "process,slow")
+    assert outcome.exit_code == 0, outcome.err
+    page = (tmp_path / "out" / "report.html").read_text().replace("\xa0", " ")
+    assert "once in 176 days for 600 s at 50.0% of its speed, in 2 replicas 0.01% of the time; assumed" in page
+    process, gray = json.loads((tmp_path / "out" / "resilience.json").read_text())["transients"]
+    assert (gray["mtbf_s"], gray["repair_s"], gray["speed_frac"]) == (process["mtbf_s"], 600, 0.5)
+    assert "a gray failure takes 600 s and the load 20 s, so that half of it is slow, times 60" in outcome.err
+    assert "\n  slow, 50.0%     0.34   600 s " in outcome.out
+    scenario = simserve.Scenario.from_dict(fleet(2, slow(at_s=3, for_s=7)))
+    assert [(each.what, each.repair_s, each.mtbf_s) for each in threats_of(scenario, 0, [])] == [
+        ("slow", 7, 176 * 86_400)
+    ]
+    assert [each.what for each in threats_of(simserve.Scenario.from_dict(fleet(2, None)), 0, [])] == [
+        "process", "gpu", "node",
+    ]  # fmt: skip
+
+
+def test_a_gray_failure_that_is_longer_than_half_the_load_costs_as_much_more() -> None:
+    short, long = (
+        simserve.resilience(fleet(2, slow(mtbf_s=1e6, for_s=for_s)), spare=0, replications=2).transients[0]
+        for for_s in (10, 1000)
+    )
+    factor = (long.missed.value or 0.0) / (short.missed.value or 0.0)
+    assert factor == pytest.approx(100, rel=0.1)
+    assert (long.below_s.value or 0.0) == pytest.approx(1010, abs=1)  # an interval of 20 s, and 99 times half of it
 
 
 @pytest.mark.thorough

@@ -49,7 +49,7 @@ class SpareOption(Struct):
     state_minutes: Minutes = Field(None, title="Of states")
     """[min] Minutes of these with too few replicas."""
     transient_minutes: Minutes = Field(None, title="Of transients")
-    """[min] Minutes of these right after failures, beyond those with too few replicas."""
+    """[min] Minutes of these right after failures or with a slow replica, beyond those with too few replicas."""
     attained_frac: struct.Share = Field(None, title="Attained")
     """[share] Requests of a month that met every limit."""
     failures: struct.Amount = Field(None, title="Failures")
@@ -72,7 +72,9 @@ class Transient(Struct):
     warm: Count
     """Warm spares beside them."""
     n_lost: Count
-    """Replicas that are lost at once."""
+    """Replicas that are lost at once; 0: one is slow."""
+    speed_frac: struct.Share = None
+    """[share] Speed that a slow one has left; null where replicas are lost."""
     mtbf_s: Amount
     """[s] Mean time between failures of one unit."""
     source: str
@@ -80,7 +82,7 @@ class Transient(Struct):
     detect_s: Amount
     """[s] Time until it is known."""
     repair_s: Amount
-    """[s] Time until the lost replicas typically serve again."""
+    """[s] Time until the lost replicas typically serve again, or that one is slow."""
     failures: Amount
     """Failures a month."""
     missed: Interval
