@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simserve.metrics.answers.resilience import FleetState, SizedFleet, SpareKind, SpareOption, Transient
+from simserve.metrics.answers.resilience import (
+    FleetState,
+    Group,
+    Migrate,
+    SizedFleet,
+    SpareKind,
+    SpareOption,
+    Transient,
+)
 
 MONTH_S = 30 * 86_400.0
 MONTH_MIN = MONTH_S / 60
@@ -39,6 +47,8 @@ class Threat(NamedTuple):
     """[s] Time until a machine and its image are there; 0 for a process, which has them."""
     speed_frac: float | None = None
     """[share] Speed that a slow replica has left; None where replicas are lost."""
+    migrate: Migrate = "none"
+    """What becomes of requests of which tokens were sent."""
 
     @property
     def repair_s(self) -> float:
@@ -108,12 +118,8 @@ class ErrorBudget:
         """Return what the pool attains; failures cost what they do in the largest fleet of at most so many replicas."""
         serves, warm = self.n + spare if kind == "active" else self.n, spare if kind == "warm" else 0
         monthly = {threat.what: threat.of(serves)[1] for threat in self.threats}
-        groups = [each.group for each in self.transients if each.group <= (serves, warm) and each.warm <= warm]
-        upsets = [
-            (monthly[each.what], *self._beyond(each))
-            for each in self.transients
-            if each.group == max(groups, default=None)
-        ]
+        group = self.group(serves, warm)
+        upsets = [(monthly[each.what], *self._beyond(each)) for each in self.transients if each.group == group]
         states = [self.state(*each) for each in sorted(self._shares(spare, kind).items(), reverse=True)]
         state_min = MONTH_MIN * sum(each.time_frac for each in states if each.is_below)
         transient_min = sum(n * below_s for n, _, below_s in upsets) / 60
@@ -123,6 +129,7 @@ class ErrorBudget:
         return SpareOption(
             spare=spare,
             kind=kind,
+            migrate=self.threats[0].migrate,
             holds=minutes <= self.minutes,
             minutes=minutes,
             state_minutes=state_min,
@@ -132,6 +139,11 @@ class ErrorBudget:
             usd_per_hour=spare * self.usd_per_hour,
             states=[each for each in states if each.time_frac >= LEAST_FRAC],
         )
+
+    def group(self, serves: int, warm: int) -> Group | None:
+        """Return the largest fleet of at most so many replicas and warm spares that was run with failures."""
+        of_all = [each.group for each in self.transients if each.group <= (serves, warm) and each.warm <= warm]
+        return max(of_all, default=None)
 
     def _shares(self, spare: int, kind: SpareKind) -> Mapping[int, float]:
         """Return the shares of time by the replicas that serve.

@@ -84,12 +84,14 @@ def headline_of(answer: ResilienceAnswer) -> tuple[str, str, str]:
             "The table has what one failure of each kind costs."
         )
         return "nothing", "Transients alone", text
-    chosen = best or min(answer.options, key=lambda each: each.minutes or 0.0)
+    chosen, last = answer.chosen, answer.options[-1]
     text = (
         f"With {_name(chosen)} {rate(chosen.minutes)} minutes a month are expected below the goal of "
         f"{100 * answer.goal_frac:g}%, of {rate(answer.budget_minutes)} allowed, at {rate(chosen.failures)} failures "
         "a month."
     )
+    if last.migrate != chosen.migrate:
+        text += f" With migrate: {last.migrate} these are {rate(last.minutes)}."
     if best is None:
         return "missed", "No spares hold the error budget", f"{text} {_remedy(chosen)}"
     factor = best.margin or 1.0
@@ -120,7 +122,8 @@ def _options(options: Sequence[SpareOption]) -> Table:
     for each in options:
         minutes = [rate(each.minutes), rate(each.state_minutes), rate(each.transient_minutes)]
         cells = [*minutes, share(each.attained_frac), "holds" if each.holds else "exceeded"]
-        rows.append(Row(_name(each), [f"{each.usd_per_hour or 0.0:,.2f}", *cells]))
+        other = "" if each.migrate == options[0].migrate else f", migrate: {each.migrate}"
+        rows.append(Row(_name(each) + other, [f"{each.usd_per_hour or 0.0:,.2f}", *cells]))
     return Table(OPTIONS, rows, dropped=("of transients", "of states"))
 
 
@@ -141,6 +144,7 @@ def _transients(transients: Sequence[Transient]) -> Table:
         note = f"{each.n_lost or 1} of {plural(each.replicas, 'replica')}"
         note += f", {each.warm} warm" if each.warm else ""
         name = each.what if each.speed_frac is None else f"{each.what}, {share(each.speed_frac)}"
+        name += "" if each.migrate == transients[0].migrate else f", {each.migrate}"
         rows.append(Row(name, [rate(each.failures), seconds(each.repair_s), *requests, *times], note))
     return Table(TRANSIENTS, rows, dropped=("recovers in", "of them lost"))
 

@@ -7,6 +7,7 @@ from statistics import harmonic_mean
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError
+from simserve.metrics.answers.resilience import Migrate
 from simserve.metrics.error_budget import Threat
 from simserve.scenario import Scenario
 from simserve.scenario.fleet import Failure, Passing, PlacementSection, Startup
@@ -53,7 +54,8 @@ def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Thr
         raise ScenarioError(
             [Problem("cluster.failures", rule, got, "raise mtbf_s, or shorten detect_s, startup, for_s")]
         )
-    return threats
+    loss = scenario.cluster.on_failure
+    return [each if loss is None else each._replace(migrate=loss.migrate) for each in threats]
 
 
 def _threat(scenario: Scenario, place: int, kind: str, given: Sequence[Failure | Passing]) -> Threat:
@@ -150,16 +152,27 @@ class ResilienceQuestion:
     def n_pairs(self) -> int:
         """Return the seeds of each fleet and failure. A second set of failures may follow, with two of each."""
         n_kinds = len(self.threats)
-        n_runs = MOST_RUNS - (FEWEST_SEEDS * n_kinds if self.spares[-1] else 0)
-        return self.given_seeds or max(FEWEST_SEEDS, min(MOST_SEEDS, n_runs // (len(self.sizes) + n_kinds)))
+        n_each, n_moved = len(self.sizes) + n_kinds, len(self.moved)
+        n = (MOST_RUNS - (FEWEST_SEEDS * (n_kinds + n_moved) if self.spares[-1] else 0)) // n_each
+        return self.given_seeds or max(FEWEST_SEEDS, min(MOST_SEEDS, n, MOST_RUNS // (n_each + n_moved)))
 
-    def fleet(self, replicas: int, *failures: Any, warm: int = 0) -> Scenario:
+    @property
+    def moved(self) -> Sequence[Threat]:
+        """Return the failures to run with requests that migrate, or do not where the scenario's do; none where clients
+        have no tokens before the whole answer."""
+        lossy = [threat for threat in self.threats if threat.n_lost and not self.is_scaled]
+        has_tokens = all(setup.scheduler.stream for setup in self.scenario.setups)
+        other: Migrate = "none" if self.threats[0].migrate == "recompute" else "recompute"
+        return [threat._replace(migrate=other) for threat in lossy] if has_tokens else []
+
+    def fleet(self, replicas: int, *failures: Any, warm: int = 0, migrate: Migrate = "none") -> Scenario:
         """Return the scenario with so many replicas and warm spares, and these failures alone; a pool that is scaled
         keeps its own spares. Raises ScenarioError."""
         pool, place = ("cluster", "pools", str(self.place)), f"command line --spare {replicas - self.pool.replicas}"
         changes = [
             Override(place, (*pool, "replicas"), replicas),
             Override(place, ("cluster", "failures"), [*failures] or None),
+            *([Override(place, ("cluster", "on_failure", "migrate"), migrate)] if failures else ()),
         ]
         if not self.is_scaled:
             changes.append(Override(place, (*pool, "spares"), {"warm": warm} if warm else None))

@@ -1,6 +1,7 @@
 """Resilience: what failures of one pool cost, by runs of fleets of fixed size and with one failure each."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf, nan
 from statistics import fmean
 
@@ -39,6 +40,7 @@ class ResilienceStudy:
         self._question, self._journal, self._runner = question, journal, runner
         self._keys: set[str] = set()
         self._transients: list[Transient] = []
+        self._n_seeds = question.n_pairs
         self._warnings: dict[str, str] = {}
         """Why runs with failures failed, and by what failed, that runs end before a repair."""
 
@@ -66,13 +68,13 @@ class ResilienceStudy:
             group = (n, own.warm)
         elif own.n:
             self._warnings |= {"": "the pool's own spares are left out, as the study compares numbers of them"}
-        options: Sequence[SpareOption] = ()
+        options: list[SpareOption] = []
         while group is not None:
-            self._strike(group, runs[group[0]].finished)
-            options = () if question.is_scaled else budget.options(question.spares)
+            self._transients += self._strike(group, runs[group[0]].finished, question.threats)
+            options = [] if question.is_scaled else budget.options(question.spares)
             group = self._next(options, budget.minutes)
         reasons = [f"{size} replicas: {each.reason}" for size, each in fleets.items() if each.reason]
-        return ResilienceAnswer(
+        answer = ResilienceAnswer(
             version=__version__,
             scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
             pool=question.pool.name,
@@ -88,6 +90,17 @@ class ResilienceStudy:
             fleets=[*fleets.values()],
             warnings=[*reasons, *self._warnings.values()],
         )
+        if not options or not question.moved:
+            return answer
+        one, others = answer.chosen, [each for each in question.threats if not each.n_lost]
+        group = budget.group(*one.group(n)) or (n, 0)
+        moved = self._strike(group, runs[group[0]].finished, question.moved)
+        slow = [each for each in self._transients if each.group == group and not each.n_lost]
+        other = replace(budget, threats=[*question.moved, *others], transients=[*moved, *slow])
+        more = [each for each in other.options([one.spare or 0]) if each.kind == one.kind]
+        warnings, transients = [*reasons, *self._warnings.values()], [*answer.transients, *moved]
+        fields = {"options": [*options, *more], "transients": transients, "n_runs": len(self._keys)}
+        return answer.model_copy(update=fields | {"warnings": warnings})
 
     def _points(self) -> Sequence[PointRuns]:
         """Run the fleets of fixed size."""
@@ -104,8 +117,7 @@ class ResilienceStudy:
         None where one before it holds."""
         n, known = self._question.pool.replicas, {each.group for each in self._transients}
         for option in options:
-            spare, minutes = option.spare or 0, option.state_minutes or 0.0
-            group = (n, spare) if option.kind == "warm" else (n + spare, 0)
+            group, minutes = option.group(n), option.state_minutes or 0.0
             if option.holds or (self._n_left < FEWEST_SEEDS and self._question.given_seeds is None):
                 return None
             if minutes <= budget_min and option.kind != "cold" and group not in known:
@@ -115,17 +127,18 @@ class ResilienceStudy:
     @property
     def _n_left(self) -> int:
         """Return the seeds of each failure for which runs are left."""
-        return (MOST_RUNS - len(self._keys)) // len(self._question.threats)
+        return (MOST_RUNS - len(self._keys)) // (len(self._question.threats) + len(self._question.moved))
 
-    def _strike(self, group: Group, finished: Sequence[FinishedRun]) -> None:
+    def _strike(self, group: Group, finished: Sequence[FinishedRun], threats: Sequence[Threat]) -> Sequence[Transient]:
         """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
         question = self._question
         enter(f"failures of {group[0]} replicas")
-        n = question.given_seeds or min(question.n_pairs, max(FEWEST_SEEDS, self._n_left))
+        n_left = self._n_left if threats is question.threats else (MOST_RUNS - len(self._keys)) // len(threats)
+        n = self._n_seeds = question.given_seeds or min(self._n_seeds, max(FEWEST_SEEDS, n_left))
         same, failed = [finished[at % len(finished)] for at in range(n)], dict[str, SweepRun]()
         tasks = [
             (key_of(scenario, run.seed), task_of(scenario, run.seed))
-            for threat in question.threats
+            for threat in threats
             for at, run in enumerate(same)
             for scenario in [self._failing(threat, group, _window_s(run), (at + 0.5) / n)]
         ]
@@ -133,10 +146,12 @@ class ResilienceStudy:
         run_tasks(self._journal, self._runner, dict(tasks), failed)
         rows = [(self._journal.rows | failed)[key] for key, _ in tasks]
         self._warnings |= {row.reason: row.reason for row in rows if row.reason}
-        for place, threat in enumerate(question.threats):
+        transients = []
+        for place, threat in enumerate(threats):
             both = zip(rows[place * n : (place + 1) * n], same, strict=True)
             pairs = [(row, run) for row, run in both if row.status == "finished"]
-            self._transients.append(_transient(threat, group, pairs, question.goal_frac))
+            transients.append(_transient(threat, group, pairs, question.goal_frac))
+        return transients
 
     def _failing(self, threat: Threat, group: Group, length_s: float, frac: float) -> Scenario:
         """Return a fleet with a failure that far into the part of the measured window that a repair fits into."""
@@ -155,7 +170,7 @@ class ResilienceStudy:
         slow = {"speed_frac": threat.speed_frac, "for_s": threat.repair_s / longer}
         failure = {"what": threat.what, "at_s": at_s, "pool": question.pool.name}
         failure |= {"detect_s": threat.detect_s} if threat.n_lost else slow
-        return question.fleet(group[0], failure, warm=group[1])
+        return question.fleet(group[0], failure, warm=group[1], migrate=threat.migrate)
 
 
 def _sized(point: PointRuns) -> SizedFleet:
@@ -187,6 +202,7 @@ def _transient(threat: Threat, group: Group, pairs: Pairs, goal_frac: float) -> 
         what=threat.what,
         replicas=group[0],
         warm=group[1],
+        migrate=threat.migrate,
         n_lost=n_lost,
         speed_frac=threat.speed_frac,
         mtbf_s=threat.mtbf_s,

@@ -1,6 +1,7 @@
 """`simserve resilience`: what failures cost, how many spares hold the goal, and what goes wrong."""
 
 import json
+import re
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,17 @@ def test_one_replica_that_cannot_serve_the_load_needs_a_spare_that_serves(tmp_pa
     outcome = resilience(tmp_path, fleet(1, processes(1e6)), "--spare", "0..1", "--json")
     answer = json.loads(outcome.out)
     assert outcome.exit_code == 0, outcome.err
-    none, active, warm, cold = answer["options"]
-    assert [each["kind"] for each in answer["options"]] == ["none", "active", "warm", "cold"]
+    none, active, warm, cold, moved = answer["options"]
+    assert [each["kind"] for each in answer["options"]] == ["none", "active", "warm", "cold", "active"]
+    assert [each["migrate"] for each in answer["options"]] == [*["none"] * 4, "recompute"]
+    assert moved["spare"] == 1 and moved["state_minutes"] == active["state_minutes"]
     assert [each["minutes"] for each in (none, warm, cold)] == pytest.approx([43_200] * 3)
     assert not none["holds"] and active["holds"] and answer["best"] == 1
     assert active["usd_per_hour"] == pytest.approx(4)
-    assert answer["n_runs"] == 2 * 2 + 2
-    (transient,) = answer["transients"]
+    assert answer["n_runs"] == 2 * 2 + 2 + 2
+    transient, saved = answer["transients"]
+    assert (transient["migrate"], saved["migrate"]) == ("none", "recompute")
+    assert saved["lost"]["value"] < transient["lost"]["value"] and saved["missed"] != transient["missed"]
     assert transient["replicas"] == 2 and transient["missed"]["value"] > transient["lost"]["value"] > 0
     assert answer["budget_minutes"] == pytest.approx(432)
     back_s = transient["repair_s"]
@@ -75,16 +80,40 @@ def test_the_fewest_spares_are_told_a_no_is_exit_code_1_and_a_study_resumes(tmp_
     first = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
     assert first.exit_code == 1
     assert first.out.startswith("No spares hold the error budget: With ")
-    assert "12 runs." in first.out
+    assert "14 runs." in first.out
+    assert re.search(r" a month\. With migrate: recompute these are [\d.]+\.", first.out.replace("\n", " "))
+    assert re.search(r"\n  \S.* spares?, migrate: recompute ", first.out)
     assert {file.name for file in (tmp_path / "out").iterdir()} == RESILIENCE.files
     before = (tmp_path / "out" / "resilience.jsonl").read_bytes()
     again = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
     assert again.out == first.out and (tmp_path / "out" / "resilience.jsonl").read_bytes() == before
     answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
-    alone, three, warm = answer["transients"]  # with spares, as they may feel a failure less
+    alone, three, warm, moved = answer["transients"]  # with spares, as they may feel a failure less
     assert [(each["replicas"], each["warm"]) for each in (alone, three, warm)] == [(2, 0), (3, 0), (2, 1)]
     assert alone["missed"]["value"] > warm["missed"]["value"] > three["missed"]["value"]
     assert warm["repair_s"] == DETECT_S
+    chosen = min(answer["options"][:-1], key=lambda each: each["minutes"])
+    last = answer["options"][-1]
+    assert [last[key] for key in ("spare", "kind")] == [chosen[key] for key in ("spare", "kind")]
+    assert moved["migrate"] == last["migrate"] == "recompute"
+
+
+def test_where_requests_migrate_they_are_compared_with_those_that_do_not() -> None:
+    scenario = fleet(2, processes(2e4))
+    scenario["cluster"]["on_failure"] = {"migrate": "recompute"}
+    answer = simserve.resilience(scenario, spare=0, replications=2)
+    assert [each.migrate for each in answer.options] == ["recompute", "none"]
+    other = simserve.resilience(fleet(2, processes(2e4)), spare=0, replications=2)
+    for ours, theirs in zip(answer.options, reversed(other.options), strict=True):
+        assert ours.facts() == theirs.facts() | {"margin": ours.margin}
+
+
+def test_where_clients_have_no_tokens_before_the_answer_nothing_migrates() -> None:
+    answer = simserve.resilience(fleet(2, processes(2e4), scheduler={"kind": "static", "batch_size": 8}), spare=0,
+                                 replications=2)  # fmt: skip
+    assert [each.migrate for each in answer.options] == ["none"]
+    gray = simserve.resilience(fleet(2, slow(mtbf_s=2e4, for_s=4)), spare=0, replications=2)
+    assert [each.migrate for each in gray.options] == ["none"]
 
 
 def test_python_gives_the_same_answer(tmp_path: Path) -> None:
@@ -92,9 +121,9 @@ def test_python_gives_the_same_answer(tmp_path: Path) -> None:
     outcome = resilience(tmp_path, scenario, "--spare", 0, "--what", "process,node", "--json")
     answer = simserve.resilience(scenario, spare=0, kinds=["process", "node"], replications=2)
     assert answer.facts() == json.loads(outcome.out)
-    assert "No spares needed" in repr(answer) and len(answer.to_frame()) == 1
-    assert [each.what for each in answer.transients] == ["process", "node"]
-    assert [each.n_lost for each in answer.transients] == [1, 2]  # both are on one node
+    assert "No spares needed" in repr(answer) and len(answer.to_frame()) == 2
+    assert [each.what for each in answer.transients] == ["process", "node"] * 2
+    assert [each.n_lost for each in answer.transients] == [1, 2] * 2  # both are on one node
     assert "Llama 3" in answer.transients[1].source
     assert [each.replicas for each in answer.fleets] == [1, 2]
     assert any("transients are cut short" in warning for warning in answer.warnings)
@@ -125,8 +154,9 @@ def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_ou
 
 def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_runs() -> None:
     answer = simserve.resilience(fleet(2, None, 20, 4), spare="0..2")
-    assert answer.n_runs in range(24, 41)
+    assert answer.n_runs == 40
     assert {each.n_seeds for each in answer.transients} == {4}
+    assert [each.migrate for each in answer.transients] == [*["none"] * 3, *["recompute"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -241,10 +271,10 @@ def test_a_slow_replica_without_a_rate_has_that_of_a_process_and_says_what_is_as
     assert outcome.exit_code == 0, outcome.err
     page = (tmp_path / "out" / "report.html").read_text().replace("\xa0", " ")
     assert "once in 176 days for 600 s at 50.0% of its speed, in 2 replicas 0.01% of the time; assumed" in page
-    process, gray = json.loads((tmp_path / "out" / "resilience.json").read_text())["transients"]
+    process, gray, _ = json.loads((tmp_path / "out" / "resilience.json").read_text())["transients"]
     assert (gray["mtbf_s"], gray["repair_s"], gray["speed_frac"]) == (process["mtbf_s"], 600, 0.5)
     assert "a gray failure takes 600 s and the load 20 s, so that half of it is slow, times 60" in outcome.err
-    assert "\n  slow, 50.0%     0.34   600 s " in outcome.out
+    assert re.search(r"\n  slow, 50\.0% +0\.34 +600 s ", outcome.out)
     scenario = simserve.Scenario.from_dict(fleet(2, slow(at_s=3, for_s=7)))
     assert [(each.what, each.repair_s, each.mtbf_s) for each in threats_of(scenario, 0, [])] == [
         ("slow", 7, 176 * 86_400)

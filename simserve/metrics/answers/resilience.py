@@ -15,6 +15,7 @@ from simserve.metrics.summary_schema import Amount, Count, Share, Slo
 Group = tuple[int, int]
 """Replicas that serve, and warm spares beside them."""
 
+Migrate = Literal["none", "recompute"]
 SpareKind = Literal["none", "active", "warm", "cold"]
 Minutes = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "min")]
 
@@ -42,6 +43,8 @@ class SpareOption(Struct):
     kind: Annotated[SpareKind, Column("text", "category")] = Field(title="Kind")
     """`active`: they serve as all others do; `warm`: loaded, they take over once a failure is known; `cold`: they start
     then, on GPUs that they hold."""
+    migrate: struct.Text = Field(None, title="Migrate")
+    """What becomes of requests of which tokens were sent, `none` or `recompute`: but in the last row the scenario's."""
     holds: struct.Flag = Field(None, title="Holds")
     """Whether the minutes are within the budget."""
     minutes: Minutes = Field(None, title="Minutes")
@@ -61,6 +64,11 @@ class SpareOption(Struct):
     states: Sequence[FleetState] = ()
     """Numbers of replicas that serve, most first."""
 
+    def group(self, n: int) -> Group:
+        """Return what serves of n replicas, and the warm spares."""
+        spare = self.spare or 0
+        return n + spare * (self.kind == "active"), spare * (self.kind == "warm")
+
 
 class Transient(Struct):
     """What one failure of a kind costs, means over seeds against the same seeds without it."""
@@ -71,6 +79,8 @@ class Transient(Struct):
     """Replicas of the pool before."""
     warm: Count
     """Warm spares beside them."""
+    migrate: Migrate = "none"
+    """What becomes of requests of which tokens were sent."""
     n_lost: Count
     """Replicas that are lost at once; 0: one is slow."""
     speed_frac: struct.Share = None
@@ -142,13 +152,19 @@ class ResilienceAnswer(VersionedAnswer):
     best: Index | None
     """Number of the option to take: the fewest spares that hold the budget; null where none do."""
     options: Sequence[SpareOption]
-    """Numbers of spares, the fewest first."""
+    """Numbers of spares, the fewest first, and the one to take with the other `migrate`."""
     transients: Sequence[Transient]
     """What one failure of each kind costs."""
     fleets: Sequence[SizedFleet]
     """Fleets of fixed size that were run, the smallest first."""
     warnings: Sequence[str] = ()
     """What to know of the runs: those that failed, and loads that end before a repair."""
+
+    @property
+    def chosen(self) -> SpareOption:
+        """The option to take, or the one with the fewest minutes."""
+        own = [each for each in self.options if each.migrate == self.options[0].migrate]
+        return min(own, key=lambda each: each.minutes or 0.0) if self.best is None else self.options[self.best]
 
     @property
     def decision(self) -> DecisionJson | None:

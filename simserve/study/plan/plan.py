@@ -158,9 +158,8 @@ def _add_spares(
 def _with_spares(outcome: OptionOutcome, sized: Sized, answer: ResilienceAnswer, demand: Demand) -> OptionOutcome:
     """Return an option with the spares that it needs, or without a fleet where none hold the budget."""
     if answer.best is None:
-        least = min(each.minutes or 0.0 for each in answer.options)
-        rule = f"exceeds the error budget with up to {answer.options[-1].spare} spares"
-        got = f"{least:.3g} of {answer.budget_minutes or 0.0:.3g} minutes a month"
+        rule = f"exceeds the error budget with up to {max(each.spare or 0 for each in answer.options)} spares"
+        got = f"{answer.chosen.minutes or 0.0:.3g} of {answer.budget_minutes or 0.0:.3g} minutes a month"
         problem = Problem("--spare auto", rule, got, "auto:4 allows four; simserve resilience shows why")
         return replace(outcome, state="too many", sized=None, nearest=sized.needed, problem=problem)
     best, needed = answer.options[answer.best], sized.needed.replicas
