@@ -140,5 +140,5 @@ def resilience(
     document = tell(answer)
     terminal.write_study(folder, RESILIENCE, answer, document)
     terminal.answer(document, answer.facts(), folder, as_json=as_json)
-    if answer.best is None and not answer.is_scaled:
+    if answer.best is None and answer.options:
         raise typer.Exit(options.NO)

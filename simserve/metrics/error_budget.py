@@ -8,15 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simserve.metrics.answers.resilience import (
-    FleetState,
-    Group,
-    Migrate,
-    SizedFleet,
-    SpareKind,
-    SpareOption,
-    Transient,
-)
+from simserve.metrics.answers.resilience import FleetState, Group, SizedFleet, SpareKind, SpareOption, Transient
 
 MONTH_S = 30 * 86_400.0
 MONTH_MIN = MONTH_S / 60
@@ -47,7 +39,7 @@ class Threat(NamedTuple):
     """[s] Time until a machine and its image are there; 0 for a process, which has them."""
     speed_frac: float | None = None
     """[share] Speed that a slow replica has left; None where replicas are lost."""
-    migrate: Migrate = "none"
+    migrate: str = "none"
     """What becomes of requests of which tokens were sent."""
 
     @property
@@ -102,6 +94,8 @@ class ErrorBudget:
     usd_per_hour: float
     """[USD/h] Price of a replica."""
     transients: Sequence[Transient] = ()
+    is_scaled: bool = False
+    """Whether an autoscaler replaces what fails: failures cost what their runs say, and spares are warm."""
 
     @property
     def minutes(self) -> float:
@@ -110,15 +104,14 @@ class ErrorBudget:
 
     def options(self, spares: Sequence[int]) -> list[SpareOption]:
         """Return what the pool attains by its spares."""
-        kinds: Sequence[SpareKind] = ("active", "warm", "cold")
+        kinds: Sequence[SpareKind] = ("warm",) if self.is_scaled else ("active", "warm", "cold")
         options = [self._option(spare, kind) for spare in spares for kind in (kinds if spare else ("none",))]
         return [each.model_copy(update={"margin": self._margin(each) if each.holds else None}) for each in options]
 
     def _option(self, spare: int, kind: SpareKind) -> SpareOption:
         """Return what the pool attains; failures cost what they do in the largest fleet of at most so many replicas."""
-        serves, warm = self.n + spare if kind == "active" else self.n, spare if kind == "warm" else 0
+        serves, group = self.n + spare * (kind == "active"), self.group(spare, kind)
         monthly = {threat.what: threat.of(serves)[1] for threat in self.threats}
-        group = self.group(serves, warm)
         upsets = [(monthly[each.what], *self._beyond(each)) for each in self.transients if each.group == group]
         states = [self.state(*each) for each in sorted(self._shares(spare, kind).items(), reverse=True)]
         state_min = MONTH_MIN * sum(each.time_frac for each in states if each.is_below)
@@ -140,10 +133,11 @@ class ErrorBudget:
             states=[each for each in states if each.time_frac >= LEAST_FRAC],
         )
 
-    def group(self, serves: int, warm: int) -> Group | None:
+    def group(self, spare: int, kind: SpareKind) -> Group | None:
         """Return the largest fleet of at most so many replicas and warm spares that was run with failures."""
-        of_all = [each.group for each in self.transients if each.group <= (serves, warm) and each.warm <= warm]
-        return max(of_all, default=None)
+        most = self.n + spare * (kind == "active"), spare * (kind == "warm")
+        known = [each.group for each in self.transients if each.group <= most and each.warm <= most[1]]
+        return max(known, default=None)
 
     def _shares(self, spare: int, kind: SpareKind) -> Mapping[int, float]:
         """Return the shares of time by the replicas that serve.
@@ -152,6 +146,8 @@ class ErrorBudget:
         starts again as soon as a cold spare would.
         """
         stands_by, every = kind in ("warm", "cold"), self.n + spare
+        if self.is_scaled:
+            return {self.n: 1.0}
         lossy = [threat for threat in self.threats if threat.n_lost]  # slow ones count by their transients alone
         replaced = [threat for threat in lossy if threat.new_s or kind != "cold"]
         shares: defaultdict[int, float] = defaultdict(float)
@@ -180,7 +176,8 @@ class ErrorBudget:
 
     def _beyond(self, one: Transient) -> tuple[float, float]:
         """Return the requests and seconds below the goal that a failure costs beyond the state until its repair."""
-        whole, left = self.state(one.replicas), self.state(one.replicas - one.n_lost)
+        n_left = one.replicas if self.is_scaled else one.replicas - one.n_lost
+        whole, left = self.state(one.replicas), self.state(n_left)
         missed = (whole.attained_frac - left.attained_frac) * self.requests_per_s * one.repair_s
         below_s = one.repair_s if left.is_below else 0.0
         return max(0.0, (one.missed.value or 0.0) - missed), max(0.0, (one.below_s.value or 0.0) - below_s)

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from simserve.metrics.answers.parts import Interval
-from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient
-from simserve.metrics.error_budget import MONTH_MIN, MONTH_S, MOST_MARGIN
+from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient, chosen_of
+from simserve.metrics.error_budget import MONTH_MIN, MOST_MARGIN
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Explained, Plot, Row, Table, Tile
 from simserve.report.formats import NONE, count, plural, rate, seconds, share, slo_terms, span
@@ -37,7 +37,10 @@ def tell(answer: ResilienceAnswer) -> Document:
     state, title, lead = headline_of(answer)
     spares, transients = [_options(answer.options)] if answer.options else [], _transients(answer.transients)
     runs = plural(answer.n_runs, "run")
-    often = dict(map(_how_often, answer.transients))
+    often = {
+        f"A {each.what} failure": f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}."
+        for each in answer.transients
+    }
     return Document(
         command="resilience",
         name=answer.scenario.name,
@@ -61,16 +64,6 @@ def tell(answer: ResilienceAnswer) -> Document:
     )
 
 
-def _how_often(one: Transient) -> tuple[str, str]:
-    """Return what fails, and how often; of a slow replica also for how long, and how slow it is."""
-    every = f"once in {rate((one.mtbf_s or 0.0) / 86_400)} days"
-    if one.speed_frac is None:
-        return f"A {one.what} fails", f"{every}; {one.source}."
-    often = f"{every} for {seconds(one.repair_s)} at {share(one.speed_frac)} of its speed"
-    time = share((one.failures or 0.0) * (one.repair_s or 0.0) / MONTH_S)
-    return "A replica is slow", f"{often}, in {plural(one.replicas, 'replica')} {time} of the time; {one.source}."
-
-
 def _name(option: SpareOption) -> str:
     return plural(option.spare, f"{option.kind} spare") if option.spare else "no spares"
 
@@ -78,13 +71,13 @@ def _name(option: SpareOption) -> str:
 def headline_of(answer: ResilienceAnswer) -> tuple[str, str, str]:
     """Return the state, the title, and the minutes of the option to take, or of the best of the others."""
     best = None if answer.best is None else answer.options[answer.best]
-    if answer.is_scaled:
+    if not answer.options:
         text = (
-            f"The autoscaler of pool {answer.pool} decides how many replicas there are, so spares are not compared. "
+            f"Pool {answer.pool} has an autoscaler and spares of its own, so numbers of them are not compared. "
             "The table has what one failure of each kind costs."
         )
         return "nothing", "Transients alone", text
-    chosen, last = answer.chosen, answer.options[-1]
+    chosen, last = chosen_of(answer.options, answer.best), answer.options[-1]
     text = (
         f"With {_name(chosen)} {rate(chosen.minutes)} minutes a month are expected below the goal of "
         f"{100 * answer.goal_frac:g}%, of {rate(answer.budget_minutes)} allowed, at {rate(chosen.failures)} failures "

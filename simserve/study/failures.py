@@ -7,10 +7,9 @@ from statistics import harmonic_mean
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError
-from simserve.metrics.answers.resilience import Migrate
 from simserve.metrics.error_budget import Threat
 from simserve.scenario import Scenario
-from simserve.scenario.fleet import Failure, Passing, PlacementSection, Startup
+from simserve.scenario.fleet import Failure, Passing, PlacementSection, Spares, Startup
 from simserve.scenario.template import Override, Template
 from simserve.study.autoscale import pool_of
 from simserve.study.capacity.question import check_slo
@@ -45,15 +44,14 @@ def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Thr
     """Return the failures of a pool: of these kinds, or else of those that the scenario has. Raises ScenarioError."""
     pool, all_of_it = scenario.cluster.pools[place].name, scenario.cluster.failures or ()
     own = [each for each in all_of_it if each.what != "link" and each.pool in (None, pool)]
-    by_default = [kind for kind in MTBF_DAYS if kind != "slow"]
-    named = dict.fromkeys(kinds or [each.what for each in own if each.what not in ("drain", "spot")] or by_default)
+    named = dict.fromkeys(
+        kinds or [each.what for each in own if each.what not in ("drain", "spot")] or [*MTBF_DAYS][:3]
+    )
     threats = [_threat(scenario, place, kind, [each for each in own if each.what == kind]) for kind in named]
     down = sum(each.odds for each in threats)
     if down >= 1:
         rule, got = "must leave most replicas standing", f"rates at which {down / (1 + down):.0%} are down or slow"
-        raise ScenarioError(
-            [Problem("cluster.failures", rule, got, "raise mtbf_s, or shorten detect_s, startup, for_s")]
-        )
+        raise ScenarioError([Problem("cluster.failures", rule, got, "raise mtbf_s, or shorten detect_s and startup")])
     loss = scenario.cluster.on_failure
     return [each if loss is None else each._replace(migrate=loss.migrate) for each in threats]
 
@@ -98,7 +96,9 @@ def _slow(failures: Sequence[Passing]) -> Threat:
     if first.mtbf_s and first.for_s is None:
         rule = "leaves all replicas slow in the long run, as none is as fast again"
         raise ScenarioError([Problem("cluster.failures", rule, "for_s: null", f"give one, such as for_s: {SLOW_S:g}")])
-    return Threat("slow", mtbf_s, source, 1 / mtbf_s, 0, 0.0, first.for_s or SLOW_S, 0.0, first.speed_frac)
+    lasts_s = first.for_s or SLOW_S
+    often = f"for {lasts_s:g} s at {first.speed_frac:.0%} of its speed; {source}"
+    return Threat("slow", mtbf_s, often, 1 / mtbf_s, 0, 0.0, lasts_s, 0.0, first.speed_frac)
 
 
 def _mtbf(kind: str, of_all: Sequence[float]) -> tuple[float, str]:
@@ -130,6 +130,8 @@ class ResilienceQuestion:
         self.pool = self.scenario.cluster.pools[self.place]
         self.threats = threats_of(self.scenario, self.place, kinds)
         self.spares = _spares(spare)
+        self.keeps_spares = self.is_scaled and (self.pool.spares or Spares()).n > 0
+        """Whether the autoscaler has spares of its own, which are not compared with others."""
         for size in self.sizes:
             self.fleet(size)  # raises for more GPUs than the budget has
 
@@ -160,21 +162,21 @@ class ResilienceQuestion:
     def moved(self) -> Sequence[Threat]:
         """Return the failures to run with requests that migrate, or do not where the scenario's do; none where clients
         have no tokens before the whole answer."""
-        lossy = [threat for threat in self.threats if threat.n_lost and not self.is_scaled]
+        lossy = [threat for threat in self.threats if threat.n_lost and not self.keeps_spares]
         has_tokens = all(setup.scheduler.stream for setup in self.scenario.setups)
-        other: Migrate = "none" if self.threats[0].migrate == "recompute" else "recompute"
+        other = "none" if self.threats[0].migrate == "recompute" else "recompute"
         return [threat._replace(migrate=other) for threat in lossy] if has_tokens else []
 
-    def fleet(self, replicas: int, *failures: Any, warm: int = 0, migrate: Migrate = "none") -> Scenario:
+    def fleet(self, replicas: int, *failures: Any, warm: int = 0, migrate: str = "none") -> Scenario:
         """Return the scenario with so many replicas and warm spares, and these failures alone; a pool that is scaled
-        keeps its own spares. Raises ScenarioError."""
+        keeps spares of its own. Raises ScenarioError."""
         pool, place = ("cluster", "pools", str(self.place)), f"command line --spare {replicas - self.pool.replicas}"
         changes = [
             Override(place, (*pool, "replicas"), replicas),
             Override(place, ("cluster", "failures"), [*failures] or None),
             *([Override(place, ("cluster", "on_failure", "migrate"), migrate)] if failures else ()),
         ]
-        if not self.is_scaled:
+        if not self.keeps_spares:
             changes.append(Override(place, (*pool, "spares"), {"warm": warm} if warm else None))
         return Scenario.of(self._template.with_options(changes))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.parts import Interval, ScenarioName
-from simserve.metrics.answers.resilience import Group, ResilienceAnswer, SizedFleet, SpareOption, Transient
+from simserve.metrics.answers.resilience import Group, ResilienceAnswer, SizedFleet, SpareOption, Transient, chosen_of
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.metrics.decision import Effort
 from simserve.metrics.error_budget import ErrorBudget, Threat
@@ -47,8 +47,8 @@ class ResilienceStudy:
     def answer(self) -> ResilienceAnswer:
         """Run all, and return what `resilience.json` holds. Raises SimserveError where the pool as it is cannot run."""
         question, scenario, n = self._question, self._question.scenario, self._question.pool.replicas
-        runs = {point.point.number: point for point in self._points()}
-        setup, fleets = scenario.setups[question.place], {size: _sized(point) for size, point in runs.items()}
+        self._runs = {point.point.number: point for point in self._points()}
+        setup, fleets = scenario.setups[question.place], {size: _sized(point) for size, point in self._runs.items()}
         if fleets[n].attained_frac is None:
             reason = fleets[n].reason or "no request is in its window"
             raise SimserveError(f"{scenario.name}: no run of the pool as it is finished: {reason}")
@@ -57,24 +57,27 @@ class ResilienceStudy:
             threats=question.threats,
             fleets=fleets,
             goal_frac=question.goal_frac,
-            requests_per_s=fmean(run.offered_per_s or 0.0 for run in runs[n].finished),
+            requests_per_s=fmean(run.offered_per_s or 0.0 for run in self._runs[n].finished),
             usd_per_hour=setup.gpus_per_replica * setup.gpu.price_per_hour_usd,
             transients=self._transients,
+            is_scaled=question.is_scaled,
         )
         # with the fewest replicas that meet the goal, as a failure makes no difference to others
         own = question.pool.spares or Spares()
         group: Group | None = (next((size for size in fleets if size >= n and not budget.state(size).is_below), n), 0)
-        if question.is_scaled:
+        if question.keeps_spares:
             group = (n, own.warm)
         elif own.n:
             self._warnings |= {"": "the pool's own spares are left out, as the study compares numbers of them"}
         options: list[SpareOption] = []
         while group is not None:
-            self._transients += self._strike(group, runs[group[0]].finished, question.threats)
-            options = [] if question.is_scaled else budget.options(question.spares)
+            self._transients += self._strike(group, question.threats)
+            options = [] if question.keeps_spares else budget.options(question.spares)
             group = self._next(options, budget.minutes)
+        best = next((place for place, each in enumerate(options) if each.holds), None)
+        options += self._moved(budget, chosen_of(options, best)) if options and question.moved else ()
         reasons = [f"{size} replicas: {each.reason}" for size, each in fleets.items() if each.reason]
-        answer = ResilienceAnswer(
+        return ResilienceAnswer(
             version=__version__,
             scenario=ScenarioName(name=scenario.name, digest=scenario.digest, seed=scenario.seed),
             pool=question.pool.name,
@@ -84,23 +87,22 @@ class ResilienceStudy:
             slo=scenario.slo.default.given or None,
             budget_minutes=budget.minutes,
             n_runs=len(self._keys),
-            best=next((place for place, each in enumerate(options) if each.holds), None),
+            best=best,
             options=options,
             transients=self._transients,
             fleets=[*fleets.values()],
             warnings=[*reasons, *self._warnings.values()],
         )
-        if not options or not question.moved:
-            return answer
-        one, others = answer.chosen, [each for each in question.threats if not each.n_lost]
-        group = budget.group(*one.group(n)) or (n, 0)
-        moved = self._strike(group, runs[group[0]].finished, question.moved)
+
+    def _moved(self, budget: ErrorBudget, one: SpareOption) -> Sequence[SpareOption]:
+        """Return an option again, where the gateway does not do what it does with requests of a lost replica."""
+        group, kept = budget.group(one.spare or 0, one.kind), [each for each in budget.threats if not each.n_lost]
+        assert group is not None, "failures were run"
+        moved = self._strike(group, self._question.moved)
         slow = [each for each in self._transients if each.group == group and not each.n_lost]
-        other = replace(budget, threats=[*question.moved, *others], transients=[*moved, *slow])
-        more = [each for each in other.options([one.spare or 0]) if each.kind == one.kind]
-        warnings, transients = [*reasons, *self._warnings.values()], [*answer.transients, *moved]
-        fields = {"options": [*options, *more], "transients": transients, "n_runs": len(self._keys)}
-        return answer.model_copy(update=fields | {"warnings": warnings})
+        other = replace(budget, threats=[*self._question.moved, *kept], transients=[*moved, *slow])
+        self._transients += moved
+        return [each for each in other.options([one.spare or 0]) if each.kind == one.kind]
 
     def _points(self) -> Sequence[PointRuns]:
         """Run the fleets of fixed size."""
@@ -117,7 +119,8 @@ class ResilienceStudy:
         None where one before it holds."""
         n, known = self._question.pool.replicas, {each.group for each in self._transients}
         for option in options:
-            group, minutes = option.group(n), option.state_minutes or 0.0
+            spare, minutes = option.spare or 0, option.state_minutes or 0.0
+            group = (n, spare) if option.kind == "warm" else (n + spare, 0)
             if option.holds or (self._n_left < FEWEST_SEEDS and self._question.given_seeds is None):
                 return None
             if minutes <= budget_min and option.kind != "cold" and group not in known:
@@ -129,9 +132,9 @@ class ResilienceStudy:
         """Return the seeds of each failure for which runs are left."""
         return (MOST_RUNS - len(self._keys)) // (len(self._question.threats) + len(self._question.moved))
 
-    def _strike(self, group: Group, finished: Sequence[FinishedRun], threats: Sequence[Threat]) -> Sequence[Transient]:
+    def _strike(self, group: Group, threats: Sequence[Threat]) -> Sequence[Transient]:
         """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
-        question = self._question
+        question, finished = self._question, self._runs[group[0]].finished
         enter(f"failures of {group[0]} replicas")
         n_left = self._n_left if threats is question.threats else (MOST_RUNS - len(self._keys)) // len(threats)
         n = self._n_seeds = question.given_seeds or min(self._n_seeds, max(FEWEST_SEEDS, n_left))

@@ -129,14 +129,19 @@ def test_python_gives_the_same_answer(tmp_path: Path) -> None:
     assert any("transients are cut short" in warning for warning in answer.warnings)
 
 
-def test_a_pool_with_an_autoscaler_has_transients_alone(tmp_path: Path) -> None:
+def test_a_pool_with_an_autoscaler_compares_warm_spares_by_transients_alone(tmp_path: Path) -> None:
     policy = {"kind": "schedule", "steps": [{"at_s": 5, "replicas": 2}]}
-    outcome = resilience(tmp_path, fleet(1, processes(1e6), 50, autoscaler=policy))
-    assert outcome.exit_code == 0, outcome.err
-    assert outcome.out.startswith("Transients alone: The autoscaler of pool serve decides how many replicas there are")
+    outcome = resilience(tmp_path, fleet(1, processes(4e4), 50, autoscaler=policy), "--spare", "0..1")
     answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
-    assert answer["is_scaled"] and answer["options"] == [] and answer["best"] is None
-    assert len(answer["transients"]) == 1 and answer["n_runs"] == 4
+    assert answer["is_scaled"] and answer["n_runs"] == 2 + 2 + 2
+    none, warm, moved = answer["options"]
+    assert [each["kind"] for each in (none, warm)] == ["none", "warm"] and moved["migrate"] == "recompute"
+    bare, _ = answer["transients"]
+    for option in (none, warm):  # the autoscaler replaces it in the run: no time with fewer replicas is added
+        assert [(each["serving"], each["time_frac"]) for each in option["states"]] == [(1, 1)]
+        assert option["minutes"] == option["transient_minutes"]
+    assert none["minutes"] == pytest.approx(bare["failures"] * bare["below_s"]["value"] / 60)
+    assert outcome.exit_code == (answer["best"] is None)
 
 
 def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_out() -> None:
@@ -144,7 +149,8 @@ def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_ou
     scenario = fleet(2, processes(1e6), 200, autoscaler=policy, spares={"warm": 1})
     spared = simserve.resilience(scenario, replications=2)
     bare = simserve.resilience(scenario, replications=2, **{"cluster.pools.0.spares": None})  # type: ignore[arg-type]
-    (covered,), (alone,) = spared.transients, bare.transients
+    (covered,), (alone, *_) = spared.transients, bare.transients
+    assert spared.options == [] and spared.n_runs == 4 and "Transients alone" in repr(spared)
     assert (covered.warm, covered.repair_s, alone.warm) == (1, DETECT_S, 0)
     assert (covered.missed.value or 0.0) < (alone.missed.value or 0.0)
     assert not spared.warnings
@@ -270,7 +276,7 @@ def test_a_slow_replica_without_a_rate_has_that_of_a_process_and_says_what_is_as
     outcome = resilience(tmp_path, fleet(2, None), "--spare", "0", "--what", "process,slow")
     assert outcome.exit_code == 0, outcome.err
     page = (tmp_path / "out" / "report.html").read_text().replace("\xa0", " ")
-    assert "once in 176 days for 600 s at 50.0% of its speed, in 2 replicas 0.01% of the time; assumed" in page
+    assert "once in 176 days; for 600 s at 50% of its speed; assumed: as often as a process fails" in page
     process, gray, _ = json.loads((tmp_path / "out" / "resilience.json").read_text())["transients"]
     assert (gray["mtbf_s"], gray["repair_s"], gray["speed_frac"]) == (process["mtbf_s"], 600, 0.5)
     assert "a gray failure takes 600 s and the load 20 s, so that half of it is slow, times 60" in outcome.err

@@ -15,7 +15,6 @@ from simserve.metrics.summary_schema import Amount, Count, Share, Slo
 Group = tuple[int, int]
 """Replicas that serve, and warm spares beside them."""
 
-Migrate = Literal["none", "recompute"]
 SpareKind = Literal["none", "active", "warm", "cold"]
 Minutes = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "min")]
 
@@ -64,11 +63,6 @@ class SpareOption(Struct):
     states: Sequence[FleetState] = ()
     """Numbers of replicas that serve, most first."""
 
-    def group(self, n: int) -> Group:
-        """Return what serves of n replicas, and the warm spares."""
-        spare = self.spare or 0
-        return n + spare * (self.kind == "active"), spare * (self.kind == "warm")
-
 
 class Transient(Struct):
     """What one failure of a kind costs, means over seeds against the same seeds without it."""
@@ -79,7 +73,7 @@ class Transient(Struct):
     """Replicas of the pool before."""
     warm: Count
     """Warm spares beside them."""
-    migrate: Migrate = "none"
+    migrate: str = "none"
     """What becomes of requests of which tokens were sent."""
     n_lost: Count
     """Replicas that are lost at once; 0: one is slow."""
@@ -140,7 +134,7 @@ class ResilienceAnswer(VersionedAnswer):
     replicas: Count
     """Its replicas without spares; at the start where it has an autoscaler."""
     is_scaled: bool
-    """Whether an autoscaler decides how many there are: then only transients are run."""
+    """Whether an autoscaler decides how many there are: then failures cost what their runs say, and spares are warm."""
     goal_frac: Annotated[float, Field(ge=0, le=1)]
     """[share] Requests that must meet every limit."""
     slo: Slo | None = None
@@ -161,14 +155,14 @@ class ResilienceAnswer(VersionedAnswer):
     """What to know of the runs: those that failed, and loads that end before a repair."""
 
     @property
-    def chosen(self) -> SpareOption:
-        """The option to take, or the one with the fewest minutes."""
-        own = [each for each in self.options if each.migrate == self.options[0].migrate]
-        return min(own, key=lambda each: each.minutes or 0.0) if self.best is None else self.options[self.best]
-
-    @property
     def decision(self) -> DecisionJson | None:
         """The decision about the pool with the spares to take, without failures; None without a run of it."""
         best = None if self.best is None else self.options[self.best]
         serving = self.replicas if best is None else best.states[0].serving
         return next((each.decision for each in self.fleets if each.replicas == serving), None)
+
+
+def chosen_of(options: Sequence[SpareOption], best: int | None) -> SpareOption:
+    """Return the option to take, or else the one with the fewest minutes where `migrate` is the scenario's."""
+    own = [each for each in options if each.migrate == options[0].migrate]
+    return min(own, key=lambda each: each.minutes or 0.0) if best is None else options[best]
