@@ -96,7 +96,10 @@ def _remedy(chosen: SpareOption) -> str:
     if chosen.states[0].is_below:
         return "The pool misses the goal with all its replicas up; simserve capacity has the replicas that it needs."
     if (chosen.transient_minutes or 0.0) > (chosen.state_minutes or 0.0):
-        return "Most are right after failures; detect these sooner, or let the gateway retry (on_failure)."
+        return (
+            "Most are right after failures or with a slow replica; detect failures sooner, let the gateway retry "
+            "(on_failure), or route by load."
+        )
     return "Most are with too few replicas; shorten startup, or allow more by --spare."
 
 

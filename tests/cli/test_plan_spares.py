@@ -49,8 +49,9 @@ def test_it_agrees_with_resilience_of_its_fleet_in_number_and_words(
 
 
 def test_an_autoscaler_gets_the_warm_spares_that_resilience_finds_for_it(tmp_path: Path) -> None:
-    scenario = fleet(1, [{"what": "gpu", "mtbf_s": 5e3, "detect_s": 1.0}], duration_s=40)
-    scenario["cluster"]["pools"][0]["startup"] |= {"provision_s": 10}
+    scenario = fleet(1, [{"what": "gpu", "mtbf_s": 5e3, "detect_s": 1.0}], 20, 60)  # few requests, and long ones
+    scenario["workload"]["lengths"]["output_tokens"], scenario["slo"] = [400, 600], {"ttft_s": 0.3, "tpot_s": 0.0085}
+    scenario["cluster"]["pools"][0]["startup"] |= {"provision_s": 25}
     policy = {"kind": "schedule", "steps": [{"at_s": 0, "replicas": 2}]}
     scenario["cluster"]["pools"][0]["autoscaler"] = policy
     outcome = plan(tmp_path, scenario, "--spare", "auto:1")

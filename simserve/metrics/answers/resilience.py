@@ -82,7 +82,7 @@ class Transient(Struct):
     mtbf_s: Amount
     """[s] Mean time between failures of one unit."""
     source: str
-    """Where that is from."""
+    """Where that is from; of a slow replica, how long and how slow it is, too."""
     detect_s: Amount
     """[s] Time until it is known."""
     repair_s: Amount
