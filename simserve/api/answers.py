@@ -186,7 +186,8 @@ def _without_failures(scenario: "Scenario", most: int | None, *, is_split: bool)
         return scenario, {}
     if is_split:
         raise SimserveError("--spare: auto is of a single pool, got --split; leave that out, or give a number")
-    failures = {"cluster.failures": scenario.to_dict()["cluster"].get("failures")}
+    cluster, key = scenario.to_dict()["cluster"], "cluster.pools.0.autoscaler"
+    failures = {"cluster.failures": cluster.get("failures"), key: cluster["pools"][0].get("autoscaler")}
     return scenario.replace(**{"cluster.failures": None, "cluster.pools.0.spares": None}), failures
 
 

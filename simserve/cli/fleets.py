@@ -47,7 +47,7 @@ FailureKinds = Annotated[
     typer.Option(
         "--what",
         metavar="A,B,...",
-        help="Failures: process, gpu, node, rack. Default: the scenario's, else the first three.",
+        help="Failures: process, gpu, node, rack, slow. Default: the scenario's, else the first three.",
     ),
 ]
 FailingPool = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Pool. Default: the first.")]
@@ -140,5 +140,5 @@ def resilience(
     document = tell(answer)
     terminal.write_study(folder, RESILIENCE, answer, document)
     terminal.answer(document, answer.facts(), folder, as_json=as_json)
-    if answer.best is None and not answer.is_scaled:
+    if answer.best is None and answer.options:
         raise typer.Exit(options.NO)

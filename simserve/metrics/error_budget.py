@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simserve.metrics.answers.resilience import FleetState, SizedFleet, SpareKind, SpareOption, Transient
+from simserve.metrics.answers.resilience import FleetState, Group, SizedFleet, SpareKind, SpareOption, Transient
 
 MONTH_S = 30 * 86_400.0
 MONTH_MIN = MONTH_S / 60
@@ -30,13 +30,17 @@ class Threat(NamedTuple):
     per_s: float
     """[/s] Failures of one group of replicas."""
     n_lost: int
-    """Replicas of a group, which are lost together, in a pool that is large enough."""
+    """Replicas of a group, which are lost together, in a pool that is large enough; 0 where one is slow."""
     detect_s: float
     """[s] Time until it is known."""
     start_s: float
-    """[s] Time of a typical start on GPUs that are there."""
+    """[s] Time of a typical start on GPUs that are there, or that a replica is slow."""
     new_s: float
     """[s] Time until a machine and its image are there; 0 for a process, which has them."""
+    speed_frac: float | None = None
+    """[share] Speed that a slow replica has left; None where replicas are lost."""
+    migrate: str = "none"
+    """What becomes of requests of which tokens were sent."""
 
     @property
     def repair_s(self) -> float:
@@ -51,7 +55,11 @@ class Threat(NamedTuple):
     def of(self, n: int) -> tuple[int, float]:
         """Return how many of n replicas it takes, and how often a month it does."""
         n_lost = min(self.n_lost, n)
-        return n_lost, self.per_s * n / n_lost * MONTH_S
+        return n_lost, self.per_s * n / max(1, n_lost) * MONTH_S
+
+    def longer(self, length_s: float) -> float:
+        """Return how often a time of being slow has the longest one that fits into a load, half of it."""
+        return 1.0 if self.speed_frac is None else max(1.0, 2 * self.repair_s / length_s)
 
 
 def down_shares(n: int, odds: Sequence[tuple[int, float]]) -> list[float]:
@@ -86,6 +94,8 @@ class ErrorBudget:
     usd_per_hour: float
     """[USD/h] Price of a replica."""
     transients: Sequence[Transient] = ()
+    is_scaled: bool = False
+    """Whether an autoscaler replaces what fails: failures cost what their runs say, and spares are warm."""
 
     @property
     def minutes(self) -> float:
@@ -94,20 +104,15 @@ class ErrorBudget:
 
     def options(self, spares: Sequence[int]) -> list[SpareOption]:
         """Return what the pool attains by its spares."""
-        kinds: Sequence[SpareKind] = ("active", "warm", "cold")
+        kinds: Sequence[SpareKind] = ("warm",) if self.is_scaled else ("active", "warm", "cold")
         options = [self._option(spare, kind) for spare in spares for kind in (kinds if spare else ("none",))]
         return [each.model_copy(update={"margin": self._margin(each) if each.holds else None}) for each in options]
 
     def _option(self, spare: int, kind: SpareKind) -> SpareOption:
         """Return what the pool attains; failures cost what they do in the largest fleet of at most so many replicas."""
-        serves, warm = self.n + spare if kind == "active" else self.n, spare if kind == "warm" else 0
+        serves, group = self.n + spare * (kind == "active"), self.group(spare, kind)
         monthly = {threat.what: threat.of(serves)[1] for threat in self.threats}
-        groups = [each.group for each in self.transients if each.group <= (serves, warm) and each.warm <= warm]
-        upsets = [
-            (monthly[each.what], *self._beyond(each))
-            for each in self.transients
-            if each.group == max(groups, default=None)
-        ]
+        upsets = [(monthly[each.what], *self._beyond(each)) for each in self.transients if each.group == group]
         states = [self.state(*each) for each in sorted(self._shares(spare, kind).items(), reverse=True)]
         state_min = MONTH_MIN * sum(each.time_frac for each in states if each.is_below)
         transient_min = sum(n * below_s for n, _, below_s in upsets) / 60
@@ -117,6 +122,7 @@ class ErrorBudget:
         return SpareOption(
             spare=spare,
             kind=kind,
+            migrate=self.threats[0].migrate,
             holds=minutes <= self.minutes,
             minutes=minutes,
             state_minutes=state_min,
@@ -127,6 +133,12 @@ class ErrorBudget:
             states=[each for each in states if each.time_frac >= LEAST_FRAC],
         )
 
+    def group(self, spare: int, kind: SpareKind) -> Group | None:
+        """Return the largest fleet of at most so many replicas and warm spares that was run with failures."""
+        most = self.n + spare * (kind == "active"), spare * (kind == "warm")
+        known = [each.group for each in self.transients if each.group <= most and each.warm <= most[1]]
+        return max(known, default=None)
+
     def _shares(self, spare: int, kind: SpareKind) -> Mapping[int, float]:
         """Return the shares of time by the replicas that serve.
 
@@ -134,11 +146,14 @@ class ErrorBudget:
         starts again as soon as a cold spare would.
         """
         stands_by, every = kind in ("warm", "cold"), self.n + spare
-        replaced = [threat for threat in self.threats if threat.new_s or kind != "cold"]
+        if self.is_scaled:
+            return {self.n: 1.0}
+        lossy = [threat for threat in self.threats if threat.n_lost]  # slow ones count by their transients alone
+        replaced = [threat for threat in lossy if threat.new_s or kind != "cold"]
         shares: defaultdict[int, float] = defaultdict(float)
         for n_down, share in enumerate(down_shares(every, [(each.n_lost, each.odds) for each in replaced])):
             shares[min(self.n if stands_by else every, every - n_down)] += share
-        for threat in self.threats if stands_by else ():
+        for threat in lossy if stands_by else ():
             n_lost, monthly = threat.of(self.n)
             after = min(self.n, every - n_lost) if threat in replaced else self.n
             gap_s = threat.detect_s + (threat.start_s if kind == "cold" else 0.0)
@@ -161,7 +176,8 @@ class ErrorBudget:
 
     def _beyond(self, one: Transient) -> tuple[float, float]:
         """Return the requests and seconds below the goal that a failure costs beyond the state until its repair."""
-        whole, left = self.state(one.replicas), self.state(one.replicas - one.n_lost)
+        n_left = one.replicas if self.is_scaled else one.replicas - one.n_lost
+        whole, left = self.state(one.replicas), self.state(n_left)
         missed = (whole.attained_frac - left.attained_frac) * self.requests_per_s * one.repair_s
         below_s = one.repair_s if left.is_below else 0.0
         return max(0.0, (one.missed.value or 0.0) - missed), max(0.0, (one.below_s.value or 0.0) - below_s)

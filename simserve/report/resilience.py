@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from simserve.metrics.answers.parts import Interval
-from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient
+from simserve.metrics.answers.resilience import ResilienceAnswer, SpareOption, Transient, chosen_of
 from simserve.metrics.error_budget import MONTH_MIN, MOST_MARGIN
 from simserve.report.charts import axis, figure, hover, numbers, scatter
 from simserve.report.document import Chapter, Document, Explained, Plot, Row, Table, Tile
@@ -24,6 +24,7 @@ ASSUMED = [
     ("Warm spares", "are loaded, and take over once a failure is known."),
     ("Cold spares", "hold GPUs and start once a failure is known; they wait for no machine."),
     ("A transient", "is that of the fewest replicas it was run with, at most; more of them feel it less."),
+    ("A slow replica", "counts by its share of time; nothing notices it, so no spare takes over."),
     ("Failures", "are independent, but for replicas of one node or rack."),
 ]
 COLORS = {"none": "$c1", "active": "$c1", "warm": "$c3", "cold": "$c2"}
@@ -37,7 +38,7 @@ def tell(answer: ResilienceAnswer) -> Document:
     spares, transients = [_options(answer.options)] if answer.options else [], _transients(answer.transients)
     runs = plural(answer.n_runs, "run")
     often = {
-        f"A {each.what} fails": f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}."
+        f"A {each.what} failure": f"once in {rate(each.mtbf_s / 86_400)} days; {each.source}."
         for each in answer.transients
     }
     return Document(
@@ -70,18 +71,20 @@ def _name(option: SpareOption) -> str:
 def headline_of(answer: ResilienceAnswer) -> tuple[str, str, str]:
     """Return the state, the title, and the minutes of the option to take, or of the best of the others."""
     best = None if answer.best is None else answer.options[answer.best]
-    if answer.is_scaled:
+    if not answer.options:
         text = (
-            f"The autoscaler of pool {answer.pool} decides how many replicas there are, so spares are not compared. "
+            f"Pool {answer.pool} has an autoscaler and spares of its own, so numbers of them are not compared. "
             "The table has what one failure of each kind costs."
         )
         return "nothing", "Transients alone", text
-    chosen = best or min(answer.options, key=lambda each: each.minutes or 0.0)
+    chosen, last = chosen_of(answer.options, answer.best), answer.options[-1]
     text = (
         f"With {_name(chosen)} {rate(chosen.minutes)} minutes a month are expected below the goal of "
         f"{100 * answer.goal_frac:g}%, of {rate(answer.budget_minutes)} allowed, at {rate(chosen.failures)} failures "
         "a month."
     )
+    if last.migrate != chosen.migrate:
+        text += f" With migrate: {last.migrate} these are {rate(last.minutes)}."
     if best is None:
         return "missed", "No spares hold the error budget", f"{text} {_remedy(chosen)}"
     factor = best.margin or 1.0
@@ -93,7 +96,10 @@ def _remedy(chosen: SpareOption) -> str:
     if chosen.states[0].is_below:
         return "The pool misses the goal with all its replicas up; simserve capacity has the replicas that it needs."
     if (chosen.transient_minutes or 0.0) > (chosen.state_minutes or 0.0):
-        return "Most are right after failures; detect these sooner, or let the gateway retry (on_failure)."
+        return (
+            "Most are right after failures or with a slow replica; detect failures sooner, let the gateway retry "
+            "(on_failure), or route by load."
+        )
     return "Most are with too few replicas; shorten startup, or allow more by --spare."
 
 
@@ -112,7 +118,8 @@ def _options(options: Sequence[SpareOption]) -> Table:
     for each in options:
         minutes = [rate(each.minutes), rate(each.state_minutes), rate(each.transient_minutes)]
         cells = [*minutes, share(each.attained_frac), "holds" if each.holds else "exceeded"]
-        rows.append(Row(_name(each), [f"{each.usd_per_hour or 0.0:,.2f}", *cells]))
+        other = "" if each.migrate == options[0].migrate else f", migrate: {each.migrate}"
+        rows.append(Row(_name(each) + other, [f"{each.usd_per_hour or 0.0:,.2f}", *cells]))
     return Table(OPTIONS, rows, dropped=("of transients", "of states"))
 
 
@@ -130,8 +137,11 @@ def _transients(transients: Sequence[Transient]) -> Table:
     for each in transients:
         requests = [_bounded(figure, rate) for figure in (each.missed, each.lost)]
         times = [_bounded(figure, seconds) for figure in (each.below_s, each.recover_s)]
-        note = f"{each.n_lost} of {plural(each.replicas, 'replica')}" + (f", {each.warm} warm" if each.warm else "")
-        rows.append(Row(each.what, [rate(each.failures), seconds(each.repair_s), *requests, *times], note))
+        note = f"{each.n_lost or 1} of {plural(each.replicas, 'replica')}"
+        note += f", {each.warm} warm" if each.warm else ""
+        name = each.what if each.speed_frac is None else f"{each.what}, {share(each.speed_frac)}"
+        name += "" if each.migrate == transients[0].migrate else f", {each.migrate}"
+        rows.append(Row(name, [rate(each.failures), seconds(each.repair_s), *requests, *times], note))
     return Table(TRANSIENTS, rows, dropped=("recovers in", "of them lost"))
 
 

@@ -1,14 +1,15 @@
 """Resilience: what failures of one pool cost, by runs of fleets of fixed size and with one failure each."""
 
 from collections.abc import Callable, Sequence
-from math import nan
+from dataclasses import replace
+from math import inf, nan
 from statistics import fmean
 
 import numpy as np
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.parts import Interval, ScenarioName
-from simserve.metrics.answers.resilience import Group, ResilienceAnswer, SizedFleet, SpareOption, Transient
+from simserve.metrics.answers.resilience import Group, ResilienceAnswer, SizedFleet, SpareOption, Transient, chosen_of
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.metrics.decision import Effort
 from simserve.metrics.error_budget import ErrorBudget, Threat
@@ -39,14 +40,15 @@ class ResilienceStudy:
         self._question, self._journal, self._runner = question, journal, runner
         self._keys: set[str] = set()
         self._transients: list[Transient] = []
+        self._n_seeds = question.n_pairs
         self._warnings: dict[str, str] = {}
         """Why runs with failures failed, and by what failed, that runs end before a repair."""
 
     def answer(self) -> ResilienceAnswer:
         """Run all, and return what `resilience.json` holds. Raises SimserveError where the pool as it is cannot run."""
         question, scenario, n = self._question, self._question.scenario, self._question.pool.replicas
-        runs = {point.point.number: point for point in self._points()}
-        setup, fleets = scenario.setups[question.place], {size: _sized(point) for size, point in runs.items()}
+        self._runs = {point.point.number: point for point in self._points()}
+        setup, fleets = scenario.setups[question.place], {size: _sized(point) for size, point in self._runs.items()}
         if fleets[n].attained_frac is None:
             reason = fleets[n].reason or "no request is in its window"
             raise SimserveError(f"{scenario.name}: no run of the pool as it is finished: {reason}")
@@ -55,22 +57,25 @@ class ResilienceStudy:
             threats=question.threats,
             fleets=fleets,
             goal_frac=question.goal_frac,
-            requests_per_s=fmean(run.offered_per_s or 0.0 for run in runs[n].finished),
+            requests_per_s=fmean(run.offered_per_s or 0.0 for run in self._runs[n].finished),
             usd_per_hour=setup.gpus_per_replica * setup.gpu.price_per_hour_usd,
             transients=self._transients,
+            is_scaled=question.is_scaled,
         )
         # with the fewest replicas that meet the goal, as a failure makes no difference to others
         own = question.pool.spares or Spares()
         group: Group | None = (next((size for size in fleets if size >= n and not budget.state(size).is_below), n), 0)
-        if question.is_scaled:
+        if question.keeps_spares:
             group = (n, own.warm)
         elif own.n:
             self._warnings |= {"": "the pool's own spares are left out, as the study compares numbers of them"}
-        options: Sequence[SpareOption] = ()
+        options: list[SpareOption] = []
         while group is not None:
-            self._strike(group, runs[group[0]].finished)
-            options = () if question.is_scaled else budget.options(question.spares)
+            self._transients += self._strike(group, question.threats)
+            options = [] if question.keeps_spares else budget.options(question.spares)
             group = self._next(options, budget.minutes)
+        best = next((place for place, each in enumerate(options) if each.holds), None)
+        options += self._moved(budget, chosen_of(options, best)) if options and question.moved else ()
         reasons = [f"{size} replicas: {each.reason}" for size, each in fleets.items() if each.reason]
         return ResilienceAnswer(
             version=__version__,
@@ -82,12 +87,22 @@ class ResilienceStudy:
             slo=scenario.slo.default.given or None,
             budget_minutes=budget.minutes,
             n_runs=len(self._keys),
-            best=next((place for place, each in enumerate(options) if each.holds), None),
+            best=best,
             options=options,
             transients=self._transients,
             fleets=[*fleets.values()],
             warnings=[*reasons, *self._warnings.values()],
         )
+
+    def _moved(self, budget: ErrorBudget, one: SpareOption) -> Sequence[SpareOption]:
+        """Return an option again, where the gateway does not do what it does with requests of a lost replica."""
+        group, kept = budget.group(one.spare or 0, one.kind), [each for each in budget.threats if not each.n_lost]
+        assert group is not None, "failures were run"
+        moved = self._strike(group, self._question.moved)
+        slow = [each for each in self._transients if each.group == group and not each.n_lost]
+        other = replace(budget, threats=[*self._question.moved, *kept], transients=[*moved, *slow])
+        self._transients += moved
+        return [each for each in other.options([one.spare or 0]) if each.kind == one.kind]
 
     def _points(self) -> Sequence[PointRuns]:
         """Run the fleets of fixed size."""
@@ -115,17 +130,18 @@ class ResilienceStudy:
     @property
     def _n_left(self) -> int:
         """Return the seeds of each failure for which runs are left."""
-        return (MOST_RUNS - len(self._keys)) // len(self._question.threats)
+        return (MOST_RUNS - len(self._keys)) // (len(self._question.threats) + len(self._question.moved))
 
-    def _strike(self, group: Group, finished: Sequence[FinishedRun]) -> None:
+    def _strike(self, group: Group, threats: Sequence[Threat]) -> Sequence[Transient]:
         """Run a fleet with one failure of each kind, at an instant of its own in each seed: the middles of strata."""
-        question = self._question
+        question, finished = self._question, self._runs[group[0]].finished
         enter(f"failures of {group[0]} replicas")
-        n = question.given_seeds or min(question.n_pairs, max(FEWEST_SEEDS, self._n_left))
+        n_left = self._n_left if threats is question.threats else (MOST_RUNS - len(self._keys)) // len(threats)
+        n = self._n_seeds = question.given_seeds or min(self._n_seeds, max(FEWEST_SEEDS, n_left))
         same, failed = [finished[at % len(finished)] for at in range(n)], dict[str, SweepRun]()
         tasks = [
             (key_of(scenario, run.seed), task_of(scenario, run.seed))
-            for threat in question.threats
+            for threat in threats
             for at, run in enumerate(same)
             for scenario in [self._failing(threat, group, _window_s(run), (at + 0.5) / n)]
         ]
@@ -133,25 +149,31 @@ class ResilienceStudy:
         run_tasks(self._journal, self._runner, dict(tasks), failed)
         rows = [(self._journal.rows | failed)[key] for key, _ in tasks]
         self._warnings |= {row.reason: row.reason for row in rows if row.reason}
-        for place, threat in enumerate(question.threats):
+        transients = []
+        for place, threat in enumerate(threats):
             both = zip(rows[place * n : (place + 1) * n], same, strict=True)
             pairs = [(row, run) for row, run in both if row.status == "finished"]
-            self._transients.append(_transient(threat, group, pairs, question.goal_frac))
+            transients.append(_transient(threat, group, pairs, question.goal_frac))
+        return transients
 
     def _failing(self, threat: Threat, group: Group, length_s: float, frac: float) -> Scenario:
         """Return a fleet with a failure that far into the part of the measured window that a repair fits into."""
         question, given_s = self._question, self._question.scenario.measure.warmup_s
+        longer, what = threat.longer(length_s), f"a repair after a {threat.what} failure"
         if threat.repair_s > length_s / 2:
+            how = "transients are cut short" if threat.n_lost else f"half of it is slow, times {longer:.3g}"
             self._warnings[threat.what] = (
-                f"a repair after a {threat.what} failure takes {threat.repair_s:.0f} s and the load {length_s:.0f} s, "
-                "so that transients are cut short; make the load longer"
+                f"{what if threat.n_lost else 'a gray failure'} takes {threat.repair_s:.0f} s and the load "
+                f"{length_s:.0f} s, so that {how}; make the load longer"
             )
         # a warm-up of requests, or of what a run finds, ends where the window begins, as far as the load has an end
         end_s = question.scenario.workload.duration_s or length_s
         start_s = given_s if type(given_s) is float else max(0.0, end_s - length_s)
         at_s = start_s + frac * max(length_s - threat.repair_s, length_s / 2)
-        failure = {"what": threat.what, "at_s": at_s, "pool": question.pool.name, "detect_s": threat.detect_s}
-        return question.fleet(group[0], failure, warm=group[1])
+        slow = {"speed_frac": threat.speed_frac, "for_s": threat.repair_s / longer}
+        failure = {"what": threat.what, "at_s": at_s, "pool": question.pool.name}
+        failure |= {"detect_s": threat.detect_s} if threat.n_lost else slow
+        return question.fleet(group[0], failure, warm=group[1], migrate=threat.migrate)
 
 
 def _sized(point: PointRuns) -> SizedFleet:
@@ -171,9 +193,11 @@ Pairs = Sequence[tuple[FinishedRun, FinishedRun]]
 def _transient(threat: Threat, group: Group, pairs: Pairs, goal_frac: float) -> Transient:
     """Return what a failure costs."""
 
-    def extra(figure: Callable[[FinishedRun], float]) -> Interval:
-        """Return the mean increase of a figure, with Student's interval; it falls by noise alone."""
-        mean = mean_of([figure(run) - figure(same) for run, same in pairs] or [nan])
+    def extra(figure: Callable[[FinishedRun], float], most: float = inf) -> Interval:
+        """Return the mean increase of a figure, with Student's interval; it falls by noise alone. What does not fit
+        into a load adds at most so much."""
+        each = [(figure(run) - figure(same), threat.longer(_window_s(same))) for run, same in pairs]
+        mean = mean_of([more + (longer - 1) * min(more, most / longer) for more, longer in each] or [nan])
         return Interval(value=max(mean.value, 0.0), low=max(mean.low, 0.0), high=max(mean.high, 0.0))
 
     n_lost, monthly = threat.of(group[0])
@@ -181,16 +205,18 @@ def _transient(threat: Threat, group: Group, pairs: Pairs, goal_frac: float) -> 
         what=threat.what,
         replicas=group[0],
         warm=group[1],
+        migrate=threat.migrate,
         n_lost=n_lost,
+        speed_frac=threat.speed_frac,
         mtbf_s=threat.mtbf_s,
         source=threat.source,
         detect_s=threat.detect_s,
-        repair_s=threat.detect_s if group[1] else threat.repair_s,
+        repair_s=threat.detect_s if group[1] and n_lost else threat.repair_s,
         failures=monthly,
         missed=extra(lambda run: sum(tail.n_missed for tail in run.sample.tails)),
         lost=extra(lambda run: run.n_failed),
-        below_s=extra(lambda run: _below_s(run, goal_frac)[0]),
-        recover_s=extra(lambda run: _below_s(run, goal_frac)[1]),
+        below_s=extra(lambda run: _below_s(run, goal_frac)[0], threat.repair_s),
+        recover_s=extra(lambda run: _below_s(run, goal_frac)[1], threat.repair_s),
         n_seeds=len(pairs),
     )
 

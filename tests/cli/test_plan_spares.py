@@ -48,6 +48,26 @@ def test_it_agrees_with_resilience_of_its_fleet_in_number_and_words(
     assert answer["sentence"] in outcome.out
 
 
+def test_an_autoscaler_gets_the_warm_spares_that_resilience_finds_for_it(tmp_path: Path) -> None:
+    scenario = fleet(1, [{"what": "gpu", "mtbf_s": 5e3, "detect_s": 1.0}], 20, 60)  # few requests, and long ones
+    scenario["workload"]["lengths"]["output_tokens"], scenario["slo"] = [400, 600], {"ttft_s": 0.3, "tpot_s": 0.0085}
+    scenario["cluster"]["pools"][0]["startup"] |= {"provision_s": 25}
+    policy = {"kind": "schedule", "steps": [{"at_s": 0, "replicas": 2}]}
+    scenario["cluster"]["pools"][0]["autoscaler"] = policy
+    outcome = plan(tmp_path, scenario, "--spare", "auto:1")
+    assert outcome.exit_code == 0, outcome.err
+    answer = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert (answer["options"][0]["needed_replicas"], answer["assumed"]["spare_replicas"]) == (2, 1)
+    written = simserve.load_scenario(tmp_path / "out" / "scenario.yaml")
+    pool = written.cluster.pools[0]
+    assert (pool.replicas, pool.spares and pool.spares.warm, (pool.autoscaler or {})["kind"]) == (2, 1, "schedule")
+    own = simserve.resilience(written, spare="0..1", spares=None)
+    assert own.facts() == answer["spares"] | {"scenario": own.facts()["scenario"]}
+    assert own.is_scaled and own.best is not None and own.options[own.best].kind == "warm"
+    _, title, minutes = headline_of(own)
+    assert title == "1 warm spare needed" and f"{title}, " in answer["sentence"] and minutes in answer["sentence"]
+
+
 def test_none_that_holds_is_exit_code_1_with_the_minutes(tmp_path: Path) -> None:
     outcome = plan(tmp_path, lost_gpus(3e3), "--spare", "auto:1")
     assert outcome.exit_code == 1

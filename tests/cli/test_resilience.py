@@ -1,6 +1,7 @@
 """`simserve resilience`: what failures cost, how many spares hold the goal, and what goes wrong."""
 
 import json
+import re
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,17 @@ def test_one_replica_that_cannot_serve_the_load_needs_a_spare_that_serves(tmp_pa
     outcome = resilience(tmp_path, fleet(1, processes(1e6)), "--spare", "0..1", "--json")
     answer = json.loads(outcome.out)
     assert outcome.exit_code == 0, outcome.err
-    none, active, warm, cold = answer["options"]
-    assert [each["kind"] for each in answer["options"]] == ["none", "active", "warm", "cold"]
+    none, active, warm, cold, moved = answer["options"]
+    assert [each["kind"] for each in answer["options"]] == ["none", "active", "warm", "cold", "active"]
+    assert [each["migrate"] for each in answer["options"]] == [*["none"] * 4, "recompute"]
+    assert moved["spare"] == 1 and moved["state_minutes"] == active["state_minutes"]
     assert [each["minutes"] for each in (none, warm, cold)] == pytest.approx([43_200] * 3)
     assert not none["holds"] and active["holds"] and answer["best"] == 1
     assert active["usd_per_hour"] == pytest.approx(4)
-    assert answer["n_runs"] == 2 * 2 + 2
-    (transient,) = answer["transients"]
+    assert answer["n_runs"] == 2 * 2 + 2 + 2
+    transient, saved = answer["transients"]
+    assert (transient["migrate"], saved["migrate"]) == ("none", "recompute")
+    assert saved["lost"]["value"] < transient["lost"]["value"] and saved["missed"] != transient["missed"]
     assert transient["replicas"] == 2 and transient["missed"]["value"] > transient["lost"]["value"] > 0
     assert answer["budget_minutes"] == pytest.approx(432)
     back_s = transient["repair_s"]
@@ -75,16 +80,40 @@ def test_the_fewest_spares_are_told_a_no_is_exit_code_1_and_a_study_resumes(tmp_
     first = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
     assert first.exit_code == 1
     assert first.out.startswith("No spares hold the error budget: With ")
-    assert "12 runs." in first.out
+    assert "14 runs." in first.out
+    assert re.search(r" a month\. With migrate: recompute these are [\d.]+\.", first.out.replace("\n", " "))
+    assert re.search(r"\n  \S.* spares?, migrate: recompute ", first.out)
     assert {file.name for file in (tmp_path / "out").iterdir()} == RESILIENCE.files
     before = (tmp_path / "out" / "resilience.jsonl").read_bytes()
     again = resilience(tmp_path, fleet(2, processes(2e4)), "--spare", "0..1", "--goal", "0.999")
     assert again.out == first.out and (tmp_path / "out" / "resilience.jsonl").read_bytes() == before
     answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
-    alone, three, warm = answer["transients"]  # with spares, as they may feel a failure less
+    alone, three, warm, moved = answer["transients"]  # with spares, as they may feel a failure less
     assert [(each["replicas"], each["warm"]) for each in (alone, three, warm)] == [(2, 0), (3, 0), (2, 1)]
     assert alone["missed"]["value"] > warm["missed"]["value"] > three["missed"]["value"]
     assert warm["repair_s"] == DETECT_S
+    chosen = min(answer["options"][:-1], key=lambda each: each["minutes"])
+    last = answer["options"][-1]
+    assert [last[key] for key in ("spare", "kind")] == [chosen[key] for key in ("spare", "kind")]
+    assert moved["migrate"] == last["migrate"] == "recompute"
+
+
+def test_where_requests_migrate_they_are_compared_with_those_that_do_not() -> None:
+    scenario = fleet(2, processes(2e4))
+    scenario["cluster"]["on_failure"] = {"migrate": "recompute"}
+    answer = simserve.resilience(scenario, spare=0, replications=2)
+    assert [each.migrate for each in answer.options] == ["recompute", "none"]
+    other = simserve.resilience(fleet(2, processes(2e4)), spare=0, replications=2)
+    for ours, theirs in zip(answer.options, reversed(other.options), strict=True):
+        assert ours.facts() == theirs.facts() | {"margin": ours.margin}
+
+
+def test_where_clients_have_no_tokens_before_the_answer_nothing_migrates() -> None:
+    answer = simserve.resilience(fleet(2, processes(2e4), scheduler={"kind": "static", "batch_size": 8}), spare=0,
+                                 replications=2)  # fmt: skip
+    assert [each.migrate for each in answer.options] == ["none"]
+    gray = simserve.resilience(fleet(2, slow(mtbf_s=2e4, for_s=4)), spare=0, replications=2)
+    assert [each.migrate for each in gray.options] == ["none"]
 
 
 def test_python_gives_the_same_answer(tmp_path: Path) -> None:
@@ -92,22 +121,27 @@ def test_python_gives_the_same_answer(tmp_path: Path) -> None:
     outcome = resilience(tmp_path, scenario, "--spare", 0, "--what", "process,node", "--json")
     answer = simserve.resilience(scenario, spare=0, kinds=["process", "node"], replications=2)
     assert answer.facts() == json.loads(outcome.out)
-    assert "No spares needed" in repr(answer) and len(answer.to_frame()) == 1
-    assert [each.what for each in answer.transients] == ["process", "node"]
-    assert [each.n_lost for each in answer.transients] == [1, 2]  # both are on one node
+    assert "No spares needed" in repr(answer) and len(answer.to_frame()) == 2
+    assert [each.what for each in answer.transients] == ["process", "node"] * 2
+    assert [each.n_lost for each in answer.transients] == [1, 2] * 2  # both are on one node
     assert "Llama 3" in answer.transients[1].source
     assert [each.replicas for each in answer.fleets] == [1, 2]
     assert any("transients are cut short" in warning for warning in answer.warnings)
 
 
-def test_a_pool_with_an_autoscaler_has_transients_alone(tmp_path: Path) -> None:
+def test_a_pool_with_an_autoscaler_compares_warm_spares_by_transients_alone(tmp_path: Path) -> None:
     policy = {"kind": "schedule", "steps": [{"at_s": 5, "replicas": 2}]}
-    outcome = resilience(tmp_path, fleet(1, processes(1e6), 50, autoscaler=policy))
-    assert outcome.exit_code == 0, outcome.err
-    assert outcome.out.startswith("Transients alone: The autoscaler of pool serve decides how many replicas there are")
+    outcome = resilience(tmp_path, fleet(1, processes(4e4), 50, autoscaler=policy), "--spare", "0..1")
     answer = json.loads((tmp_path / "out" / "resilience.json").read_text())
-    assert answer["is_scaled"] and answer["options"] == [] and answer["best"] is None
-    assert len(answer["transients"]) == 1 and answer["n_runs"] == 4
+    assert answer["is_scaled"] and answer["n_runs"] == 2 + 2 + 2
+    none, warm, moved = answer["options"]
+    assert [each["kind"] for each in (none, warm)] == ["none", "warm"] and moved["migrate"] == "recompute"
+    bare, _ = answer["transients"]
+    for option in (none, warm):  # the autoscaler replaces it in the run: no time with fewer replicas is added
+        assert [(each["serving"], each["time_frac"]) for each in option["states"]] == [(1, 1)]
+        assert option["minutes"] == option["transient_minutes"]
+    assert none["minutes"] == pytest.approx(bare["failures"] * bare["below_s"]["value"] / 60)
+    assert outcome.exit_code == (answer["best"] is None)
 
 
 def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_out() -> None:
@@ -115,7 +149,8 @@ def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_ou
     scenario = fleet(2, processes(1e6), 200, autoscaler=policy, spares={"warm": 1})
     spared = simserve.resilience(scenario, replications=2)
     bare = simserve.resilience(scenario, replications=2, **{"cluster.pools.0.spares": None})  # type: ignore[arg-type]
-    (covered,), (alone,) = spared.transients, bare.transients
+    (covered,), (alone, *_) = spared.transients, bare.transients
+    assert spared.options == [] and spared.n_runs == 4 and "Transients alone" in repr(spared)
     assert (covered.warm, covered.repair_s, alone.warm) == (1, DETECT_S, 0)
     assert (covered.missed.value or 0.0) < (alone.missed.value or 0.0)
     assert not spared.warnings
@@ -125,8 +160,9 @@ def test_a_scaled_pool_keeps_its_own_spares_and_others_say_that_they_are_left_ou
 
 def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_runs() -> None:
     answer = simserve.resilience(fleet(2, None, 20, 4), spare="0..2")
-    assert answer.n_runs in range(24, 41)
+    assert answer.n_runs == 40
     assert {each.n_seeds for each in answer.transients} == {4}
+    assert [each.migrate for each in answer.transients] == [*["none"] * 3, *["recompute"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +181,9 @@ def test_without_a_number_of_seeds_three_kinds_and_two_spares_take_at_most_40_ru
         ([{"what": "process", "mtbf_s": 1e6, "recover": "none"}], [],
          "cluster.failures: leaves nothing standing in the long run, as no replica comes back, got recover: none"),
         ([{"what": "process", "mtbf_s": 50, "detect_s": 60}], [],
-         "cluster.failures: must leave most replicas standing, got rates at which 56% are down; raise mtbf_s"),
+         "cluster.failures: must leave most replicas standing, got rates at which 56% are down or slow; raise mtbf_s"),
+        ([{"what": "slow", "mtbf_s": 1e6}], [],
+         "cluster.failures: leaves all replicas slow in the long run, as none is as fast again, got for_s: null; give"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_before_anything_runs(
@@ -211,6 +249,55 @@ def test_failures_of_one_kind_add_up_and_those_of_other_pools_do_not_count() -> 
     process, gpu = threats_of(simserve.Scenario.from_dict(given), 0, [])
     assert (process.what, gpu.what) == ("process", "gpu")
     assert process.mtbf_s == pytest.approx(2e6) and gpu.mtbf_s == 5e6
+
+
+def slow(**given: float) -> list[dict[str, Any]]:
+    """Return gray failures that leave a tenth of the speed."""
+    return [{"what": "slow", "speed_frac": 0.1, **given}]
+
+
+def test_a_slow_replica_costs_minutes_by_its_share_of_time_and_leaves_no_replica_down(tmp_path: Path) -> None:
+    outcome = resilience(tmp_path, fleet(2, slow(mtbf_s=2e4, for_s=4)), "--spare", "0..1", "--json")
+    answer = json.loads(outcome.out)
+    one = answer["transients"][0]
+    assert (one["what"], one["n_lost"], one["speed_frac"], one["repair_s"], one["mtbf_s"]) == ("slow", 0, 0.1, 4, 2e4)
+    assert one["failures"] == pytest.approx(2 * MONTH_S / 2e4)
+    assert one["missed"]["value"] > 10 and one["lost"]["value"] == 0 < one["below_s"]["value"]
+    none, _, warm, cold = answer["options"]
+    for option in (none, warm, cold):  # nothing takes over, as nothing is known to have failed
+        assert [(each["serving"], each["time_frac"]) for each in option["states"]] == [(2, 1)]
+        assert option["minutes"] == option["transient_minutes"]
+    assert none["minutes"] == pytest.approx(one["failures"] * one["below_s"]["value"] / 60)
+    alone = simserve.resilience(fleet(2, slow(mtbf_s=2e4, for_s=4)), spare=0, replications=2)
+    assert alone.transients[0].facts() == one
+
+
+def test_a_slow_replica_without_a_rate_has_that_of_a_process_and_says_what_is_assumed(tmp_path: Path) -> None:
+    outcome = resilience(tmp_path, fleet(2, None), "--spare", "0", "--what", "process,slow")
+    assert outcome.exit_code == 0, outcome.err
+    page = (tmp_path / "out" / "report.html").read_text().replace("\xa0", " ")
+    assert "once in 176 days; for 600 s at 50% of its speed; assumed: as often as a process fails" in page
+    process, gray, _ = json.loads((tmp_path / "out" / "resilience.json").read_text())["transients"]
+    assert (gray["mtbf_s"], gray["repair_s"], gray["speed_frac"]) == (process["mtbf_s"], 600, 0.5)
+    assert "a gray failure takes 600 s and the load 20 s, so that half of it is slow, times 60" in outcome.err
+    assert re.search(r"\n  slow, 50\.0% +0\.34 +600 s ", outcome.out)
+    scenario = simserve.Scenario.from_dict(fleet(2, slow(at_s=3, for_s=7)))
+    assert [(each.what, each.repair_s, each.mtbf_s) for each in threats_of(scenario, 0, [])] == [
+        ("slow", 7, 176 * 86_400)
+    ]
+    assert [each.what for each in threats_of(simserve.Scenario.from_dict(fleet(2, None)), 0, [])] == [
+        "process", "gpu", "node",
+    ]  # fmt: skip
+
+
+def test_a_gray_failure_that_is_longer_than_half_the_load_costs_as_much_more() -> None:
+    short, long = (
+        simserve.resilience(fleet(2, slow(mtbf_s=1e6, for_s=for_s)), spare=0, replications=2).transients[0]
+        for for_s in (10, 1000)
+    )
+    factor = (long.missed.value or 0.0) / (short.missed.value or 0.0)
+    assert factor == pytest.approx(100, rel=0.1)
+    assert (long.below_s.value or 0.0) == pytest.approx(1010, abs=1)  # an interval of 20 s, and 99 times half of it
 
 
 @pytest.mark.thorough

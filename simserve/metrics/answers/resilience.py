@@ -42,6 +42,8 @@ class SpareOption(Struct):
     kind: Annotated[SpareKind, Column("text", "category")] = Field(title="Kind")
     """`active`: they serve as all others do; `warm`: loaded, they take over once a failure is known; `cold`: they start
     then, on GPUs that they hold."""
+    migrate: struct.Text = Field(None, title="Migrate")
+    """What becomes of requests of which tokens were sent, `none` or `recompute`: but in the last row the scenario's."""
     holds: struct.Flag = Field(None, title="Holds")
     """Whether the minutes are within the budget."""
     minutes: Minutes = Field(None, title="Minutes")
@@ -49,7 +51,7 @@ class SpareOption(Struct):
     state_minutes: Minutes = Field(None, title="Of states")
     """[min] Minutes of these with too few replicas."""
     transient_minutes: Minutes = Field(None, title="Of transients")
-    """[min] Minutes of these right after failures, beyond those with too few replicas."""
+    """[min] Minutes of these right after failures or with a slow replica, beyond those with too few replicas."""
     attained_frac: struct.Share = Field(None, title="Attained")
     """[share] Requests of a month that met every limit."""
     failures: struct.Amount = Field(None, title="Failures")
@@ -71,16 +73,20 @@ class Transient(Struct):
     """Replicas of the pool before."""
     warm: Count
     """Warm spares beside them."""
+    migrate: str = "none"
+    """What becomes of requests of which tokens were sent."""
     n_lost: Count
-    """Replicas that are lost at once."""
+    """Replicas that are lost at once; 0: one is slow."""
+    speed_frac: struct.Share = None
+    """[share] Speed that a slow one has left; null where replicas are lost."""
     mtbf_s: Amount
     """[s] Mean time between failures of one unit."""
     source: str
-    """Where that is from."""
+    """Where that is from; of a slow replica, how long and how slow it is, too."""
     detect_s: Amount
     """[s] Time until it is known."""
     repair_s: Amount
-    """[s] Time until the lost replicas typically serve again."""
+    """[s] Time until the lost replicas typically serve again, or that one is slow."""
     failures: Amount
     """Failures a month."""
     missed: Interval
@@ -128,7 +134,7 @@ class ResilienceAnswer(VersionedAnswer):
     replicas: Count
     """Its replicas without spares; at the start where it has an autoscaler."""
     is_scaled: bool
-    """Whether an autoscaler decides how many there are: then only transients are run."""
+    """Whether an autoscaler decides how many there are: then failures cost what their runs say, and spares are warm."""
     goal_frac: Annotated[float, Field(ge=0, le=1)]
     """[share] Requests that must meet every limit."""
     slo: Slo | None = None
@@ -140,7 +146,7 @@ class ResilienceAnswer(VersionedAnswer):
     best: Index | None
     """Number of the option to take: the fewest spares that hold the budget; null where none do."""
     options: Sequence[SpareOption]
-    """Numbers of spares, the fewest first."""
+    """Numbers of spares, the fewest first, and the one to take with the other `migrate`."""
     transients: Sequence[Transient]
     """What one failure of each kind costs."""
     fleets: Sequence[SizedFleet]
@@ -154,3 +160,9 @@ class ResilienceAnswer(VersionedAnswer):
         best = None if self.best is None else self.options[self.best]
         serving = self.replicas if best is None else best.states[0].serving
         return next((each.decision for each in self.fleets if each.replicas == serving), None)
+
+
+def chosen_of(options: Sequence[SpareOption], best: int | None) -> SpareOption:
+    """Return the option to take, or else the one with the fewest minutes where `migrate` is the scenario's."""
+    own = [each for each in options if each.migrate == options[0].migrate]
+    return min(own, key=lambda each: each.minutes or 0.0) if best is None else options[best]

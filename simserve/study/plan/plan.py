@@ -8,7 +8,7 @@ from typing import Any
 
 from simserve.errors import Problem
 from simserve.metrics.answers.fleet_needs import ScaledUse
-from simserve.metrics.answers.resilience import ResilienceAnswer
+from simserve.metrics.answers.resilience import ResilienceAnswer, chosen_of
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.capacity.question import check_slo
@@ -96,9 +96,9 @@ class Plan:
             return None
         sized, fleets = self.best.sized, Fleets(self.question.scenario, self.best.outcome.option)
         fleet = fleets.of(sized.all_up.replicas)
-        changes = {"spares": {sized.standby: self.question.bounds.spare}} if sized.standby else {}
+        changes: dict[str, Any] = {"spares": {sized.standby: self.question.bounds.spare}} if sized.standby else {}
         if self.question.autoscaler is not None:
-            changes = {"autoscaler": self.question.autoscaler}
+            changes |= {"autoscaler": self.question.autoscaler}
         return fleet.replace(**changes) if changes else fleet
 
     @cached_property
@@ -117,7 +117,7 @@ def find_plan(question: PlanQuestion) -> Plan:
     """Find the plan; raise SimserveError for no demand, SLO or such GPU, TraceError for an empty load."""
     check_slo(question.scenario)
     own = question.scenario.cluster.pools[0].autoscaler
-    if own is not None and question.ask is None:
+    if own is not None:
         fixed = question.scenario.replace(**{"cluster.pools.0.autoscaler": None})
         question = replace(question, scenario=fixed, autoscaler=own)
     demand = demand_of(question.scenario)
@@ -158,8 +158,8 @@ def _add_spares(
 def _with_spares(outcome: OptionOutcome, sized: Sized, answer: ResilienceAnswer, demand: Demand) -> OptionOutcome:
     """Return an option with the spares that it needs, or without a fleet where none hold the budget."""
     if answer.best is None:
-        least = min(each.minutes or 0.0 for each in answer.options)
-        rule = f"exceeds the error budget with up to {answer.options[-1].spare} spares"
+        rule = f"exceeds the error budget with up to {max(each.spare or 0 for each in answer.options)} spares"
+        least = chosen_of(answer.options, None).minutes or 0.0
         got = f"{least:.3g} of {answer.budget_minutes or 0.0:.3g} minutes a month"
         problem = Problem("--spare auto", rule, got, "auto:4 allows four; simserve resilience shows why")
         return replace(outcome, state="too many", sized=None, nearest=sized.needed, problem=problem)
