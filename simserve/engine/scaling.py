@@ -28,6 +28,7 @@ from simserve.state.pool_view import MemberView, PoolView, Signals
 from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
 from simserve.state.queries import METRICS
 from simserve.state.tick import Tick
+from simserve.tables.why import Reason, Why
 from simserve.units import PS_PER_S, to_ps, to_s
 
 Ranks = Sequence[Replica]
@@ -185,7 +186,8 @@ class Scaling:
         views = [each.view(now_ps, delay_s, self._scraper.gateway) for each in deployments]
         for deployment, wanted in zip(deployments, checked_replicas(policy, views, now_ps), strict=True):
             if wanted != deployment.wanted:
-                deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
+                name = type(policy).__name__.lower()
+                deployment.scale(wanted, Reason(Why.SCALED, f"{name}: {deployment.wanted} -> {wanted}"))
         return now_ps + to_ps(policy.interval_s)
 
 

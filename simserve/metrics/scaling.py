@@ -9,10 +9,11 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import EVICTED, LINK, ROLLED_OUT, SLOWED, MemberFacts, RunFacts
+from simserve.tables.facts import RunFacts
+from simserve.tables.why import MemberFacts, Why
 
-REPLACES = ("restarted after", "replaces one", "a warm spare", "a cold spare", ROLLED_OUT)
-"""Beginnings of the reasons of replicas that replace others, or stand by for that."""
+NOT_SCALED = (Why.START, Why.RESTARTED, Why.REPLACES, Why.ROLLED_OUT)
+"""Why replicas join without scaling, as spares do unless they sleep."""
 
 BIN_S = 15.0
 """Least length of an interval of arrivals; each has LEAST_ARRIVALS on average."""
@@ -74,7 +75,7 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_scalings=sum(map(len, events)),
         n_reversals=sum(max(0, len(each) - 1) for each in turns),
         cycle_s=min(cycles_s, default=None),
-        n_failures=sum("failed" in member.why for member in facts.members),
+        n_failures=sum(member.has(Why.FAILED) for member in facts.members),
         n_slowed=len(_slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
@@ -85,9 +86,9 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
 
 def _slowed(facts: RunFacts) -> list[str]:
     """Return what is said of each slow replica, by its number, and of each link, and when."""
-    why = ((number, text) for number, member in enumerate(facts.members) for text in member.why.split("; "))
-    slow = ((number, text) for number, text in why if text.startswith((SLOWED, LINK)))
-    return [*dict.fromkeys(text if text.startswith(LINK) else f"replica {number} {text}" for number, text in slow)]
+    why = ((number, reason) for number, member in enumerate(facts.members) for reason in member.reasons)
+    slow = ((f"replica {number} " * (each.kind == Why.SLOW), each) for number, each in why if each.window_s)
+    return [*dict.fromkeys(f"{replica}{each.words}" for replica, each in slow)]
 
 
 def slow_warnings(facts: RunFacts) -> list[str]:
@@ -112,12 +113,12 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     added = {
         each.called_s
         for each in members
-        if each.why != "at the start" and each.called_s and not each.why.startswith(REPLACES)
+        if each.called_s and each.joined not in NOT_SCALED and each.reasons[0].of not in ("warm", "cold")
     }
     removed = {
         at_s
         for each in members
-        if not any(reason in each.why for reason in ("failed", EVICTED, ROLLED_OUT))
+        if not each.has(Why.FAILED, Why.EVICTED, Why.ROLLED_OUT)
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None
     }
@@ -155,10 +156,10 @@ def _rollout(
     requests: Columns, members: tuple[MemberFacts, ...], is_met: Flags | None
 ) -> tuple[float | None, float | None]:
     """Return how long a roll-out took, and the share of the requests that arrived meanwhile and met the SLO."""
-    touched = [each for each in members if ROLLED_OUT in each.why]
+    touched = [each for each in members if each.has(Why.ROLLED_OUT)]
     if not touched:
         return None, None
-    start_s = min(each.ordered_s if each.why.startswith(ROLLED_OUT) else each.draining_s or 0.0 for each in touched)
+    start_s = min(each.ordered_s if each.joined == Why.ROLLED_OUT else each.draining_s or 0.0 for each in touched)
     end_s = max(at_s for each in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
     meanwhile = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s)
     return end_s - start_s, float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None
