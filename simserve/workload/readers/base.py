@@ -31,7 +31,7 @@ SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": NS} | dict.fromkeys(("sec", "secs
 
 
 def without_unit(name: str) -> tuple[str, float | None]:
-    """Return a name without the unit that it ends with, as `ttft_ms` does, and the seconds of that; None: it has none."""
+    """Return a name without the unit that it ends with, as `ttft_ms` does, and that in seconds; None: it has none."""
     stem, _, unit = name.rpartition("_")
     return (stem, SECONDS[unit]) if stem and unit in SECONDS else (name, None)
 
