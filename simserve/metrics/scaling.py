@@ -1,6 +1,7 @@
 """Scaling: what happened to a fleet that changed, and whether its autoscaler oscillates by itself."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -52,7 +53,8 @@ class ScalingJson(Figures):
     longest_below_s: Measured = None
     """[s] The longest such time at a stretch, such as from a step of the load until replicas have started for it."""
     rollout_s: Measured = None
-    """[s] Time from the start of a roll-out until its last replica was ready and the last old one gone; null: none."""
+    """[s] Time from the start of a roll-out until its last replica was ready and the last old one gone; null: it has
+    not ended, or there is none."""
     rollout_attained_frac: Measured = None
     """[share] Requests that met the SLO among those that arrived meanwhile; null without a roll-out or an SLO."""
 
@@ -67,7 +69,8 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
     cycles_s = [cycle_s for each in turns if (cycle_s := _cycle_s(each, requests["arrival_s"])) is not None]
     gpu_seconds = lives.gpu_seconds()
     below_s, longest_s = _below(requests, met)
-    rollout_s, rollout_frac = _rollout(requests, facts.members, all_met(met))
+    start_s, end_s = _rollout(facts) or (math.inf, math.nan)
+    meanwhile, is_met = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s), all_met(met)
     return ScalingJson(
         mean_gpus=gpu_seconds / facts.end_s if facts.end_s else None,
         gpu_hours=gpu_seconds / 3600,
@@ -79,8 +82,8 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_slowed=len(_slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
-        rollout_s=rollout_s,
-        rollout_attained_frac=rollout_frac,
+        rollout_s=end_s - start_s,
+        rollout_attained_frac=float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None,
     )
 
 
@@ -91,20 +94,18 @@ def _slowed(facts: RunFacts) -> list[str]:
     return [*dict.fromkeys(f"{replica}{each.words}" for replica, each in slow)]
 
 
-def slow_warnings(facts: RunFacts) -> list[str]:
-    """Return a warning of what was slow, the first few times."""
-    texts = _slowed(facts)
-    more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
-    return [", ".join([*texts[:4], *more])] if texts else []
-
-
-def scaling_warnings(scaling: ScalingJson | None) -> list[str]:
-    """Return a warning of an autoscaler that oscillates."""
-    if scaling is None or scaling.cycle_s is None:
-        return []
-    period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
-    remedy = "widen its window for scaling down, or its distance between scaling up and down"
-    return [f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"]
+def scaling_warnings(scaling: ScalingJson | None, facts: RunFacts) -> Iterator[str]:
+    """Yield warnings of an autoscaler that oscillates, of a roll-out that has not ended, and of what was slow, the
+    first few times."""
+    if scaling is not None and scaling.cycle_s is not None:
+        period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
+        remedy = "widen its window for scaling down, or its distance between scaling up and down"
+        yield f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"
+    if (rolled_s := _rollout(facts)) is not None and rolled_s[1] == math.inf:
+        yield f"the roll-out of {rolled_s[0]:g} s had not ended when the run did: make the load longer"
+    if texts := _slowed(facts):
+        more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
+        yield ", ".join([*texts[:4], *more])
 
 
 def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
@@ -152,17 +153,21 @@ def _most_ready(members: tuple[MemberFacts, ...]) -> int:
     return int(np.cumsum([sign for _, sign in events]).max(initial=0))
 
 
-def _rollout(
-    requests: Columns, members: tuple[MemberFacts, ...], is_met: Flags | None
-) -> tuple[float | None, float | None]:
-    """Return how long a roll-out took, and the share of the requests that arrived meanwhile and met the SLO."""
-    touched = [each for each in members if each.has(Why.ROLLED_OUT)]
+def _rollout(facts: RunFacts) -> tuple[float, float] | None:
+    """Return the start and end of a roll-out, inf where it has not ended; None without one."""
+    members = [*zip(facts.members, facts.replica_pool, strict=True)] if facts.members else []
+    touched = [(each, pool) for each, pool in members if each.has(Why.ROLLED_OUT)]
     if not touched:
-        return None, None
-    start_s = min(each.ordered_s if each.joined == Why.ROLLED_OUT else each.draining_s or 0.0 for each in touched)
-    end_s = max(at_s for each in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
-    meanwhile = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s)
-    return end_s - start_s, float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None
+        return None
+    new = {pool for each, pool in touched if each.joined == Why.ROLLED_OUT}
+    roles = {facts.pools[pool].role for pool in new}
+    alike = {pool for pool, each in enumerate(facts.pools) if each.role in roles}
+    old = {pool for _, pool in touched} - new or alike - new
+    starts_s = (each.ordered_s if pool in new else each.draining_s or each.gone_s or 0.0 for each, pool in touched)
+    waits = [each for each, pool in members if pool in old] + [each for each, _ in touched if each.ready_s is None]
+    is_over = all(each.gone_s is not None for each in waits)
+    ends_s = (at_s for each, _ in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
+    return min(starts_s), max(ends_s) if is_over else math.inf
 
 
 def _below(requests: Columns, met: Mapping[str, Flags]) -> tuple[float | None, float | None]:
