@@ -44,6 +44,8 @@ class Change:
     """Of a shift."""
     most_sends: int = NEVER
     """How often the gateway sends a request, at most."""
+    place: int = -1
+    """Number of the member to end in the order of joining, where that is known."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -143,8 +145,8 @@ class Recorded:
         self.fleet.fail(member, why, rescue)
 
     def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
-        there = there_in(self.fleet)
-        self.changes.append(Change(self.clock.now_ps, kind, there.index(member), most_sends=most_sends))
+        which, place = there_in(self.fleet).index(member), self.fleet.members.index(member)
+        self.changes.append(Change(self.clock.now_ps, kind, which, most_sends=most_sends, place=place))
 
 
 @dataclass

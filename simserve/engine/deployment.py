@@ -16,7 +16,7 @@ class Deployment:
 
     def __init__(self, plan: PoolPlan, site: Site, starts: Starts, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site, self._starts, self._facts = plan, site, starts, plan.facts
+        self.plan, self.name, self._site, self._starts, self._facts = plan, plan.name, site, starts, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []

@@ -46,7 +46,8 @@ class Failing:
             if failure.mtbf_s is None or failure.what == "link" or deployment not in self._of(failure):
                 continue
             if failure.what == "slow":
-                self._let_pass(failure, self._windows(failure, index, f"replica {pod.id}"), pod)
+                windows = self._windows(failure, index, self._site.clock.now_ps, f"replica {pod.id}")
+                self._let_pass(failure, windows, pod)
                 continue
             for unit, place, n in self._units(failure, pod, deployment):
                 if (index, unit) not in self._drawn:
@@ -69,9 +70,9 @@ class Failing:
             case _:
                 yield f"replica {pod.id}", min(pod.taken), 1
 
-    def _windows(self, failure: Passing, index: int, unit: str = "") -> Iterator[Window]:
-        """Yield the windows of a failure that passes: the only one, or from now on each a life after the one before."""
-        since_ps, lasts_ps = self._site.clock.now_ps, NEVER if failure.for_s is None else to_ps(failure.for_s)
+    def _windows(self, failure: Passing, index: int, since_ps: int = 0, unit: str = "") -> Iterator[Window]:
+        """Yield the windows of a failure that passes: the only one, or since then each a life after the one before."""
+        lasts_ps = NEVER if failure.for_s is None else to_ps(failure.for_s)
         lives = Random(f"failures/{self._site.seed}/{index}/{unit}")
         while since_ps < to_ps(LONGEST_S):
             life_s = lives.expovariate(1 / failure.mtbf_s) if failure.mtbf_s else failure.at_s or 0.0
@@ -106,7 +107,7 @@ class Failing:
 
     def _of(self, failure: Event) -> list[Deployment]:
         """Return the pools of which replicas fail."""
-        return [each for each in self._deployments if failure.pool in (None, each.plan.name)]
+        return [each for each in self._deployments if failure.pool in (None, each.name)]
 
     def _strike(self, failure: Failure, pod: Pod | None, node: int | None) -> None:
         """Let all fail that a failure reaches."""

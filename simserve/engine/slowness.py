@@ -5,9 +5,13 @@ from fractions import Fraction
 from heapq import merge
 from math import ceil
 
+import numpy as np
+from numpy.typing import NDArray
+
 from simserve.engine.step_run import check_duration
 from simserve.integers import NEVER
 
+Ints = NDArray[np.int64]
 Window = tuple[int, int, float]
 """From when and until when, and the share of the speed that is left."""
 
@@ -17,8 +21,25 @@ class Slowness:
 
     def __init__(self) -> None:
         self.windows: list[Window] = []
-        """Windows by their beginning, as far as they are known; none: none will come."""
+        """Windows by their beginning, as far as they are known and not over; none: none will come."""
         self._coming: Iterator[Window] = iter(())
+        self._begun: list[Window] = []
+        """All windows of a replica until now."""
+
+    def begin(self, window: Window) -> None:
+        """Let a window begin now, and forget those that are over."""
+        self.windows = [*(each for each in self.windows if each[1] > window[0]), window]
+        self._begun.append(window)
+
+    def steps_ps(self, steps_ps: Ints, starts_ps: Ints) -> Ints:
+        """Return how long steps took that began at some instants, in ascending order, `(n,)`."""
+        if not self._begun:
+            return steps_ps
+        speeds = np.ones(len(starts_ps))
+        for start_ps, end_ps, speed in self._begun:
+            slow = slice(*np.searchsorted(starts_ps, (start_ps, end_ps)))
+            speeds[slow] = np.minimum(speeds[slow], speed)
+        return np.rint(steps_ps / speeds).astype(np.int64)
 
     def add(self, windows: Iterator[Window]) -> None:
         """Add windows that are to come, in their order, before any of them is needed."""

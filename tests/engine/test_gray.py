@@ -17,14 +17,14 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.slowness import Window
+from simserve.engine.slowness import Slowness, Window
 from simserve.integers import NEVER
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.engine.test_push import pool
-from tests.engine.test_scaling import scenario
+from tests.engine.test_scaling import FAST, scenario
 from tests.oracle_fleet import Change, Script
 
 LINK = LinkSpec(token_s=1e-3, latency_ps=1 * MS)
@@ -156,6 +156,38 @@ def test_slow_replicas_and_links_are_counted_and_named() -> None:
     ]
     waits = results.requests["arrival_s"].between(5, 6.9)
     assert results.requests["transfer_s"][waits].min() > 0.1 > results.requests["transfer_s"][:6].max()
+
+
+def test_a_link_is_down_when_it_says_however_late_the_first_transfer_is() -> None:
+    late = scenario({}, 2.0, 60).to_dict()
+    late["workload"] |= {"arrivals": {"kind": "poisson", "rate_per_s": 0.2}, "n_requests": 9}
+    late["cluster"] = {
+        "pools": [{"name": role[0], "role": role} for role in ("prefill", "decode")],
+        "failures": [{"what": "link", "at_s": 7, "speed_frac": 0, "for_s": 10}],
+    }
+    requests = simulate(Scenario.from_dict(late)).requests
+    through_s = requests["first_token_s"] + requests["transfer_s"]
+    assert requests["arrival_s"][0] > 3
+    assert through_s[requests["transfer_s"] > 1].tolist() == pytest.approx([17, 17, 17], abs=0.01)
+
+
+@pytest.mark.parametrize("failure", [{"what": "slow", "for_s": 9}, {"what": "process"}])
+def test_what_is_said_of_a_pool_is_of_its_new_version_too(failure: dict[str, Any]) -> None:
+    failing = [{"at_s": 40, "pool": "serve"} | failure]
+    results = simulate(scenario({"startup": FAST}, 4.0, 400, failures=failing, rollout={"at_s": 12}))
+    assert results.members["why"][1].startswith("rolled out; ")
+
+
+def test_a_replica_forgets_windows_that_are_over() -> None:
+    slowness = Slowness()
+    for start in range(0, 1000, 10):
+        slowness.begin((start, start + 15, 0.5))
+        assert slowness.windows == [(at, at + 15, 0.5) for at in (start - 10, start) if at >= 0]
+    slowness.begin((1000, NEVER, 0.25))
+    slowness.begin((2000, 2001, 0.9))
+    assert slowness.windows == [(1000, NEVER, 0.25), (2000, 2001, 0.9)]
+    starts = np.array([5, 985, 990, 999, 1000, 2000])
+    assert slowness.steps_ps(np.full(6, 30), starts).tolist() == [60, 60, 60, 60, 120, 120]
 
 
 def test_with_a_rate_it_comes_back_after_it_is_over() -> None:
