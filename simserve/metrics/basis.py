@@ -136,7 +136,7 @@ class RunBasis:
             load_warning(self.load),
             cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
-            scaling_warnings(self.scaling, self.facts),
+            scaling_warnings(self.scaling, self.requests, self.facts),
             storm_warnings(self.storm),
         )
         return list(chain(*texts))

@@ -7,6 +7,7 @@ import numpy as np
 
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goodput import all_met
+from simserve.metrics.gray import slow_warnings, slowed
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
@@ -79,7 +80,7 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_reversals=sum(max(0, len(each) - 1) for each in turns),
         cycle_s=min(cycles_s, default=None),
         n_failures=sum(member.has(Why.FAILED) for member in facts.members),
-        n_slowed=len(_slowed(facts)),
+        n_slowed=len(slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
         rollout_s=end_s - start_s,
@@ -87,25 +88,16 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
     )
 
 
-def _slowed(facts: RunFacts) -> list[str]:
-    """Return what is said of each slow replica, by its number, and of each link, and when."""
-    why = ((number, reason) for number, member in enumerate(facts.members) for reason in member.reasons)
-    slow = ((f"replica {number} " * (each.kind == Why.SLOW), each) for number, each in why if each.window_s)
-    return [*dict.fromkeys(f"{replica}{each.words}" for replica, each in slow)]
-
-
-def scaling_warnings(scaling: ScalingJson | None, facts: RunFacts) -> Iterator[str]:
-    """Yield warnings of an autoscaler that oscillates, of a roll-out that has not ended, and of what was slow, the
-    first few times."""
+def scaling_warnings(scaling: ScalingJson | None, requests: Columns, facts: RunFacts) -> Iterator[str]:
+    """Yield warnings of an autoscaler that oscillates, of a roll-out that has not ended, and of what was slow."""
     if scaling is not None and scaling.cycle_s is not None:
         period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
         remedy = "widen its window for scaling down, or its distance between scaling up and down"
         yield f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"
     if (rolled_s := _rollout(facts)) is not None and rolled_s[1] == math.inf:
         yield f"the roll-out of {rolled_s[0]:g} s had not ended when the run did: make the load longer"
-    if texts := _slowed(facts):
-        more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
-        yield ", ".join([*texts[:4], *more])
+    if facts.changes:
+        yield from slow_warnings(requests, facts)
 
 
 def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:

@@ -19,6 +19,9 @@ from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.slowness import Slowness, Window
 from simserve.integers import NEVER
+from simserve.report.page import render
+from simserve.report.run_head import run_head
+from simserve.report.run_view import RunView
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
@@ -150,10 +153,18 @@ def test_slow_replicas_and_links_are_counted_and_named() -> None:
     counts = results.summary["scaling"]
     assert (counts["n_failures"], counts["n_slowed"]) == (0, 3)
     assert results.summary["requests"]["failed"] == 0
+    requests, end_s = results.requests, results.facts.end_s
+    through_s = requests["first_token_s"] + requests["transfer_s"]
+    n_weak = ((through_s > 5) & (requests["first_token_s"] < 7) | (through_s > 9)).sum()
+    n_slow = ((requests["finish_s"] > 3) & (requests["scheduled_s"] < 7)).sum()
     assert [each for each in results.summary["warnings"] if "speed" in each] == [
-        "the link between pools ran at 25% of its speed from 9 s on, "
-        "replica 1 ran at 50% of its speed from 3 s to 7 s, the link of pool d was down from 5 s to 7 s"
+        f"slow replicas: 1 window of 1 replica, 4 s in all, {n_slow} requests there meanwhile: "
+        "replica 1 ran at 50% of its speed from 3 s to 7 s",
+        f"slow links: 2 windows, {end_s - 9 + 2:.3g} s in all, {n_weak} requests in transfer meanwhile: "
+        "the link between pools ran at 25% of its speed from 9 s on, the link of pool d was down from 5 s to 7 s",
     ]
+    page, brief = render(results).replace("\u00a0", " "), str(run_head(RunView(results.figures)).warnings)
+    assert "low links: 2 windows" in page and "slow links: 2 windows" in brief
     waits = results.requests["arrival_s"].between(5, 6.9)
     assert results.requests["transfer_s"][waits].min() > 0.1 > results.requests["transfer_s"][:6].max()
 
