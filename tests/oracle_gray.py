@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.scaling import Changes
+from simserve.engine.scaling import Scaling
 from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.scenario.fleet import Passing
@@ -25,7 +25,7 @@ def windows_of(
     control: autoscalers and failures, or something with the windows themselves. fleet: what it did to members.
     """
     slow, weak = defaultdict[int, list[Window]](list), defaultdict[int, list[Window]](list)
-    changes: Changes | None = getattr(control, "_changes", None)
+    changes: Scaling | None = control if isinstance(control, Scaling) else None
     for which, given in ((slow, "slow"), (weak, "weak")):
         for place, window in getattr(control, given, ()) if changes is None else ():
             which[0 if is_shared and which is weak else place].append(window)
@@ -40,7 +40,7 @@ def windows_of(
     return slow, weak
 
 
-def pools_of(failure: Passing, changes: Changes) -> set[int]:
+def pools_of(failure: Passing, changes: Scaling) -> set[int]:
     """Return the numbers of the pools that a failure is of, those of new versions included."""
     pools = {i for i, plan in enumerate(changes.plans) if failure.pool in (None, plan.name)}
     new = changes.rollout
@@ -62,7 +62,7 @@ def drawn(failure: Passing, stream: str, since_ps: int, end_ps: int) -> Iterator
 
 
 def begun(
-    failure: Passing, changes: Changes, fleet: Sequence[Change], setups: Sequence[ReplicaSetup]
+    failure: Passing, changes: Scaling, fleet: Sequence[Change], setups: Sequence[ReplicaSetup]
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the places of members that are slow, since when each may be, and the name of its stream."""
     pools = [*range(len(setups)), *(change.which for change in fleet if change.kind == "join")]

@@ -61,11 +61,6 @@ class Deployment:
                 if self._site.take(self.plan.n_gpus):
                     self._stand_by(kind)
 
-    def scale(self, wanted: int, why: Reason) -> None:
-        """Have another number of replicas from now on."""
-        self.wanted, self.why = wanted, why
-        self.bring()
-
     def bring(self) -> None:
         """Order replicas, or let some go, until there are as many as wanted, as far as there are GPUs."""
         if self.roll is not None:

@@ -7,12 +7,11 @@ import numpy as np
 
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.goodput import all_met
-from simserve.metrics.gray import slow_warnings, slowed
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
-from simserve.tables.why import MemberFacts, Why
+from simserve.tables.why import MemberFacts, Reason, Why
 
 NOT_SCALED = (Why.START, Why.RESTARTED, Why.REPLACES, Why.ROLLED_OUT)
 """Why replicas join without scaling, as spares do unless they sleep."""
@@ -80,12 +79,43 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_reversals=sum(max(0, len(each) - 1) for each in turns),
         cycle_s=min(cycles_s, default=None),
         n_failures=sum(member.has(Why.FAILED) for member in facts.members),
-        n_slowed=len(slowed(facts)),
+        n_slowed=len(_slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
         rollout_s=end_s - start_s,
         rollout_attained_frac=float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None,
     )
+
+
+def _slowed(facts: RunFacts) -> list[tuple[int | None, Reason]]:
+    """Return when each replica, by its number, and each link, None, was slow."""
+    why = ((number, reason) for number, member in enumerate(facts.members) for reason in member.reasons)
+    return [*dict.fromkeys((number if each.kind == Why.SLOW else None, each) for number, each in why if each.window_s)]
+
+
+def _slow_warnings(requests: Columns, facts: RunFacts) -> Iterator[str]:
+    """Yield how long replicas were slow, and links, for how many requests, and the first three times."""
+    replica, prefill, sent_s = requests["replica"], requests["prefill_replica"], requests["first_token_s"]
+    served_s = requests["scheduled_s"], np.fmin(requests["finish_s"], requests["gave_up_s"])
+    for kind, (from_s, to_s) in {Why.SLOW: served_s, Why.LINK: (sent_s, sent_s + requests["transfer_s"])}.items():
+        is_link, slow = kind == Why.LINK, [(number, each) for number, each in _slowed(facts) if each.kind == kind]
+        is_touched, lasted_s = np.zeros(len(sent_s), np.bool_), 0.0
+        for number, each in slow:
+            start_s, end_s = each.window_s or (0.0, 0.0)
+            end_s = facts.end_s if end_s is None else min(end_s, facts.end_s)
+            lasted_s += max(0.0, end_s - start_s)
+            pools = enumerate(facts.pools_by_replica)
+            ids = [number] if number is not None else [at for at, pool in pools if each.of in ("", pool.name)]
+            is_there = (np.isin(replica, ids) | np.isin(prefill, ids)) & ((prefill >= 0) | (not is_link))
+            is_touched |= is_there & (from_s < end_s) & ~(to_s <= start_s)  # one without an end was there to the end
+        texts = [each.words if number is None else f"replica {number} {each.words}" for number, each in slow]
+        named = ", ".join([*texts[:3], *([f"and {len(texts) - 3} more"] if len(texts) > 3 else [])])
+        n, n_slow = int(np.count_nonzero(is_touched)), len({number for number, _ in slow})
+        windows, of = f"{len(slow)} window{'s' * (len(slow) != 1)}", f" of {n_slow} replica{'s' * (n_slow != 1)}"
+        what, where = (f"links: {windows}", "in transfer") if is_link else (f"replicas: {windows}{of}", "there")
+        if slow:
+            touched = f"{n} request{'s' * (n != 1)} {where} meanwhile"
+            yield f"slow {what}, {lasted_s:.3g} s in all, {touched}: {named}"
 
 
 def scaling_warnings(scaling: ScalingJson | None, requests: Columns, facts: RunFacts) -> Iterator[str]:
@@ -97,7 +127,7 @@ def scaling_warnings(scaling: ScalingJson | None, requests: Columns, facts: RunF
     if (rolled_s := _rollout(facts)) is not None and rolled_s[1] == math.inf:
         yield f"the roll-out of {rolled_s[0]:g} s had not ended when the run did: make the load longer"
     if facts.changes:
-        yield from slow_warnings(requests, facts)
+        yield from _slow_warnings(requests, facts)
 
 
 def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
