@@ -150,7 +150,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
         bench=_bench_facts(scenario),
-        changes=scenario.changes,
+        changes=scenario.cluster.changes,
     )
 
 
@@ -265,7 +265,7 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
 def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence[ReplicaSetup]) -> Scaling | None:
     """Return what changes the fleet; None: it stays as it is."""
     cluster = scenario.cluster
-    if not scenario.changes:
+    if not cluster.changes:
         return None
     rollout, names = cluster.rollout, [pool.name for pool in cluster.pools]
     turned = () if rollout is None or rollout.pool is None else (cluster.pools[names.index(rollout.pool)],)

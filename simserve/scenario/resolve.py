@@ -167,11 +167,10 @@ def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
 
 def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     """Return the cluster with the defaults of a fleet that changes, if it does."""
-    failures = cluster.failures or ()
     for path, rule, value, remedy in findings(cluster):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
-    if not (cluster.scales or failures or cluster.rollout or any(pool.spares for pool in cluster.pools)):
+    if not cluster.changes:
         return cluster
     pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
     update: dict[str, Any] = {"pools": pools}
@@ -179,7 +178,7 @@ def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
         update["autoscaler"] = scaled_by(draft.below("autoscaler"), cluster.autoscaler, cluster.pools)
     if cluster.scales:
         update["scrape"] = cluster.scrape or Scrape()
-    if failures:
+    if cluster.failures:
         update["on_failure"] = cluster.on_failure or OnFailure()
     return cluster.model_copy(update=update)
 

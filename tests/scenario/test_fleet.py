@@ -183,7 +183,7 @@ def pair(
 
 def test_a_planner_of_two_pools_is_spelled_out_and_both_pools_have_it() -> None:
     made = pair(PLANNER | {"max_gpu_budget": 6}, {"parallel": {"tensor": 2}})
-    assert made.changes and made.cluster.scrape is not None and made.cluster.pools[0].startup is not None
+    assert made.cluster.changes and made.cluster.scrape is not None and made.cluster.pools[0].startup is not None
     assert made.origins["cluster.autoscaler.max_gpu_budget"] == "explicit"
     assert made.origins["cluster.autoscaler.load_adjustment_interval_s"] == "default"
     assert "load_adjustment_interval_s: 5" in made.to_yaml()
