@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from fractions import Fraction
 from heapq import merge
+from itertools import tee
 from math import ceil
 
 import numpy as np
@@ -45,6 +46,13 @@ class Slowness:
         """Add windows that are to come, in their order, before any of them is needed."""
         self._coming, self.windows = merge(self._coming, windows), [(-1, -1, 1.0)]
 
+    def split(self) -> "Slowness":
+        """Return the windows that are to come, for a port that forgets them at its own time."""
+        self._coming, coming = tee(self._coming)
+        other = Slowness()
+        other.add(coming)
+        return other
+
     def speed(self, at_ps: int) -> float:
         """Return the share of its speed at an instant."""
         return min((speed for start_ps, end_ps, speed in self.windows if start_ps <= at_ps < end_ps), default=1.0)
@@ -56,11 +64,13 @@ class Slowness:
         return slowed_ps
 
     def through_ps(self, busy_ps: int, at_ps: int) -> int:
-        """Return when something is through that begins at an instant and takes busy_ps at full speed."""
+        """Return when something is through that begins at an instant and takes busy_ps at full speed, and forget what
+        was over before."""
         left = Fraction(busy_ps)
         while True:
             while self.windows[-1][0] <= at_ps:  # up to the first that begins later
                 self.windows.append(next(self._coming, (NEVER, NEVER, 1.0)))
+            self.windows = [window for window in self.windows if window[1] > at_ps]
             until_ps = min(edge for window in self.windows for edge in window[:2] if edge > at_ps)
             speed = Fraction(str(self.speed(at_ps)))
             if speed and at_ps + ceil(left / speed) <= until_ps:

@@ -201,6 +201,18 @@ def test_a_replica_forgets_windows_that_are_over() -> None:
     assert slowness.steps_ps(np.full(6, 30), starts).tolist() == [60, 60, 60, 60, 120, 120]
 
 
+def test_ports_forget_windows_that_are_over_each_at_its_own_time() -> None:
+    link = Link(LinkSpec(token_s=1e-9, latency_ps=0))
+    (early,), (late,) = link.ports(), link.ports()
+    link.weaken(0, ((at, at + 500, 0.5) for at in range(0, 10**6, 1000)))
+    link.weaken(0, iter([(0, NEVER, 0.8)]))
+    for at in range(0, 10**5, 1000):
+        assert link.arrival_ps(0.25, (late,), at) == at + 500
+        assert len(late.slowness.windows) <= 4
+    assert link.arrival_ps(0.25, (early,), 3000) == 3500
+    assert link.arrival_ps(0.25, link.ports(), 7500) == 7813
+
+
 def test_with_a_rate_it_comes_back_after_it_is_over() -> None:
     failing = [{"what": "slow", "mtbf_s": 10, "speed_frac": 0.5, "for_s": 5}]
     results = simulate(scenario({"replicas": 2}, 4.0, 2400, failures=failing))
