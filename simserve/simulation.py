@@ -35,9 +35,9 @@ from simserve.engine.pods import PoolPlan
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
-from simserve.engine.scaling import Changes, Scaling
 from simserve.engine.scaling import RecordedSignals as RecordedSignals
 from simserve.engine.scaling import ReplicaFacts as ReplicaFacts
+from simserve.engine.scaling import Scaling
 from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.forks import can_fork
@@ -150,7 +150,7 @@ def _run_facts(scenario: Scenario, priced: "_Priced", load: Load, served: "_Serv
         respond_s=to_s(_front_end(setups).respond_ps),
         members=served.members,
         bench=_bench_facts(scenario),
-        changes=scenario.changes,
+        changes=scenario.cluster.changes,
     )
 
 
@@ -265,7 +265,7 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
 def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence[ReplicaSetup]) -> Scaling | None:
     """Return what changes the fleet; None: it stays as it is."""
     cluster = scenario.cluster
-    if not scenario.changes:
+    if not cluster.changes:
         return None
     rollout, names = cluster.rollout, [pool.name for pool in cluster.pools]
     turned = () if rollout is None or rollout.pool is None else (cluster.pools[names.index(rollout.pool)],)
@@ -284,17 +284,15 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
     ]
     nodes, loss = cluster.placement or PlacementSection(), cluster.on_failure or OnFailure()
     return Scaling(
-        Changes(
-            plans[: len(names)],
-            deepcopy([setup.autoscaler for setup in setups[: len(names)]]),  # at once, as pools may share one
-            scenario.seed,
-            Placement(nodes.gpus_per_node or max(setup.gpu.gpus_per_node for setup in setups), nodes.nodes_per_rack),
-            cluster.scrape or Scrape(),
-            cluster.failures or (),
-            cluster.gpu_budget,
-            Rescue(loss.clients == "retry", loss.migrate == "recompute", loss.max_attempts, loss.host_tier == "kept"),
-            rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
-        )
+        plans[: len(names)],
+        deepcopy([setup.autoscaler for setup in setups[: len(names)]]),  # at once, as pools may share one
+        scenario.seed,
+        Placement(nodes.gpus_per_node or max(setup.gpu.gpus_per_node for setup in setups), nodes.nodes_per_rack),
+        cluster.scrape or Scrape(),
+        cluster.failures or (),
+        cluster.gpu_budget,
+        Rescue(loss.clients == "retry", loss.migrate == "recompute", loss.max_attempts, loss.host_tier == "kept"),
+        rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
     )
 
 

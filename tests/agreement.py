@@ -37,6 +37,7 @@ from tests.conservation import assert_gpu_time_is_conserved, assert_tokens_are_c
 from tests.effort import proved
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle_fleet import Change, Observed, Script
+from tests.oracle_gray import Windows, windows_of
 
 ROUNDING_S = 1e-9
 """Far above the rounding of sums in seconds, far below any step."""
@@ -79,12 +80,11 @@ def run_both(
     requests, facts = request_table(cluster, how())
     assert_times_are_split(requests, facts)
     assert_gpu_time_is_conserved(replace(facts, members=member_facts(cluster)))
+    gray: tuple[Windows, Windows] = ({}, {})
     if observed is not None and observed.recorded is not None:
-        changes = observed.recorded.changes
-    slow = {replica.id: replica.slowness.windows for replica in cluster.replicas}
-    ports = {} if cluster.handoff is None else cluster.handoff._link._slowness
-    weak = {pool: slowness.windows for pool, slowness in ports.items()}
-    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes, slow, weak)
+        changes, is_shared = observed.recorded.changes, link is not None and link.is_shared
+        gray = windows_of(control, changes, setups, 2 * cluster.clock.now_ps, is_shared=is_shared)
+    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes, *gray)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 
 

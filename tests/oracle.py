@@ -96,7 +96,7 @@ def run(
     weak: Mapping[int, Sequence[Window]] | None = None,
 ) -> OracleRun:
     """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers; changes: of the
-    fleet, None for a fixed one; slow: when replicas take longer, by id; weak: when ports carry less, by pool."""
+    fleet, None for a fixed one; slow: when members take longer, by place; weak: when ports carry less, by pool."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
@@ -143,7 +143,7 @@ def run(
             if is_shared:
                 rank.ports = rank.ports[:1] if rank is replicas[0] else replicas[0].ports
             rank.carrier = OracleCarrier((weak or {}).get(0 if is_shared else setup.pool, ()))
-            rank.slow = (slow or {}).get(rank.id, ())
+            rank.slow = (slow or {}).get(len(fleet.members), ())
             if setup.role != "both":
                 (receivers if setup.role == "decode" else senders).append(rank)
         fleet.members.append(OracleMember(setup, ranks, now_ps))
@@ -290,7 +290,10 @@ def run(
             elif ending is not None and change.kind == "freeze":
                 for rank in ending.ranks:
                     rank.is_frozen, rank.frozen_ps = True, rank.step_end_ps or now_ps
-            elif ending is not None and change.kind not in ("drain", "slow"):
+            elif ending is not None and change.kind == "slow":
+                for rank in ending.ranks:
+                    rank.slow = [*rank.slow, (now_ps, now_ps + change.takes_ps, change.speed)]
+            elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
                 ending.gone_ps = now_ps
                 is_any_ready |= lose(lost_with(ending.ranks, senders, receivers, now_ps), change, now_ps)

@@ -14,6 +14,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.state.request import Phase, Request
+from simserve.tables.why import Reason, Why
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica
 
@@ -43,6 +44,8 @@ class Change:
     """Of a shift."""
     most_sends: int = NEVER
     """How often the gateway sends a request, at most."""
+    place: int = -1
+    """Number of the member to end in the order of joining, where that is known."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -76,7 +79,7 @@ class Script:
             if member.gone_ps is None:
                 fleet.ready(member)
         elif change.kind == "join":
-            ordered = fleet.order(fresh(self.setups, change.which), "ordered")
+            ordered = fleet.order(fresh(self.setups, change.which), Reason(Why.SCALED, "ordered"))
             if change.takes_ps:
                 self.at(now_ps + change.takes_ps, change, ordered)
             else:
@@ -91,9 +94,10 @@ class Script:
                 for rank in member.ranks:
                     fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
             elif change.kind != "drain":
-                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends))
+                rescue = Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends)
+                fleet.fail(member, Reason(Why.FAILED, "process"), rescue)
             elif member.draining_ps is None:
-                fleet.drain(member, "drained")
+                fleet.drain(member, Reason(Why.SCALED, "drained"))
 
 
 NEVER_PS = -1
@@ -111,7 +115,7 @@ class Recorded:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.fleet, name)
 
-    def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
+    def order(self, setup: ReplicaSetup, why: Reason, before: Member | None = None) -> Member:
         lost = -1 if before is None else self.fleet.members.index(before)
         member = self.fleet.order(setup, why, before)
         self.changes.append(Change(self.clock.now_ps, "join", setup.pool, NEVER_PS, before=lost))
@@ -126,7 +130,7 @@ class Recorded:
         self.changes.append(shift)
         self.fleet.shift(setup, traffic_frac, stream)
 
-    def drain(self, member: Member, why: str) -> None:
+    def drain(self, member: Member, why: Reason) -> None:
         self.note("drain", member)
         self.fleet.drain(member, why)
 
@@ -134,15 +138,15 @@ class Recorded:
         self.note("freeze", member)
         self.fleet.freeze(member)
 
-    def fail(self, member: Member, why: str, rescue: Rescue) -> None:
+    def fail(self, member: Member, why: Reason, rescue: Rescue) -> None:
         some: Kind = "move" if rescue.moves else "resend"
         every: Kind = "rescue" if rescue.moves and rescue.resends else some
         self.note(every if rescue.moves or rescue.resends else "fail", member, rescue.most_sends)
         self.fleet.fail(member, why, rescue)
 
     def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
-        there = there_in(self.fleet)
-        self.changes.append(Change(self.clock.now_ps, kind, there.index(member), most_sends=most_sends))
+        which, place = there_in(self.fleet).index(member), self.fleet.members.index(member)
+        self.changes.append(Change(self.clock.now_ps, kind, which, most_sends=most_sends, place=place))
 
 
 @dataclass

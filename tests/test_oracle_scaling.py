@@ -18,7 +18,7 @@ from simserve.engine.pods import PoolPlan
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.rollout import RollOut
 from simserve.engine.routing_view import Delay
-from simserve.engine.scaling import Changes, Scaling
+from simserve.engine.scaling import Scaling
 from simserve.scenario.fleet import Failure, Passing, Scrape, Shutdown, Spares, Startup, Weights
 from simserve.scenario.rollout import Canary, RolloutSection
 from simserve.state.pool_view import COUNTERS, GAUGES, PoolView
@@ -189,20 +189,18 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
     share(draw, setups, autoscalers, draw(planners(unit_s, sum(plan.n_gpus for plan in plans))))
     resends, moves = draw(st.booleans()), all(setup.scheduler.stream for setup in setups) and draw(st.booleans())
     return Scaling(
-        Changes(
-            plans,
-            autoscalers,
-            draw(st.integers(0, 99)),
-            Placement(draw(st.sampled_from((2, 8))), draw(st.sampled_from((None, 1, 2)))),
-            Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
-            [
-                *draw(st.lists(failures(unit_s), max_size=2)),
-                *draw(st.lists(passing(unit_s, setups), max_size=3)),
-            ],
-            draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-            Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans())),
-            draw(st.none() | roll_outs(plans, unit_s)),
-        )
+        plans,
+        autoscalers,
+        draw(st.integers(0, 99)),
+        Placement(draw(st.sampled_from((2, 8))), draw(st.sampled_from((None, 1, 2)))),
+        Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
+        [
+            *draw(st.lists(failures(unit_s), max_size=2)),
+            *draw(st.lists(passing(unit_s, setups), max_size=3)),
+        ],
+        draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
+        Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans())),
+        draw(st.none() | roll_outs(plans, unit_s)),
     )
 
 
@@ -219,7 +217,7 @@ def check(world: World, router: Any, data: st.DataObject, delay: Delay | None, p
 
 def check_gpus(scaling: Scaling) -> None:
     """Hold that each GPU is free, taken or under repair in the end, on its node and in the budget."""
-    deployments, changes = scaling._deployments, scaling._changes
+    deployments, changes = scaling._deployments, scaling
     site = deployments[0]._site
     n_taken = Counter[int]()
     for pod in (pod for each in deployments for pod in each.there):

@@ -276,7 +276,7 @@ class ReplicaColumns(RankUnit):
 
     def slow(self, window: Window) -> None:
         """Take longer for the steps that begin in a window, from now on: one by one there, as each is rounded."""
-        self._slowness.windows.append(window)
+        self._slowness.begin(window)
         self._is_whole = False
         self.batch.wake(window[0])
 

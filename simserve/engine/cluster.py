@@ -21,6 +21,7 @@ from simserve.errors import InvariantError
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from simserve.tables.scratch import Scratch
+from simserve.tables.why import Reason, Why
 from simserve.units import to_s
 
 OnSend = Callable[[int, int], None]
@@ -91,7 +92,7 @@ class Cluster:
         self.losses = Losses(self.clock, self.recorder, fleet.replicas, deadlines, self._send_again, on_failure)
         fleet.n_held = lambda: len(self.held)
         for setup in setups:
-            fleet.order(setup, "at the start")
+            fleet.order(setup, Reason(Why.START))
         self.refresher = None if delay is None or has_one_rank else Refresher(self.clock, delay)
         """Shows routers their replicas as they were; None: live."""
         self.intake = wiring.open(self.clock, router, router_seed, self.refresher)

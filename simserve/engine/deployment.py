@@ -7,6 +7,7 @@ from simserve.engine.placement import Gpus
 from simserve.engine.pods import Pod, PoolPlan, Site, SpareKind, let_go
 from simserve.engine.starting import Starts
 from simserve.state.pool_view import MemberPhase, MemberView, PoolView, Signals
+from simserve.tables.why import Reason, Why
 from simserve.units import to_ps, to_s
 
 
@@ -15,7 +16,7 @@ class Deployment:
 
     def __init__(self, plan: PoolPlan, site: Site, starts: Starts, members: Sequence[Member]) -> None:
         """members: those that serve from the start."""
-        self.plan, self._site, self._starts, self._facts = plan, site, starts, plan.facts
+        self.plan, self.name, self._site, self._starts, self._facts = plan, plan.name, site, starts, plan.facts
         self.pods: list[Pod] = []
         """Replicas that have not been told to leave, in the order of joining, ..."""
         self.leaving: list[Pod] = []
@@ -33,7 +34,7 @@ class Deployment:
         """Replicas that have failed and are never replaced."""
         self._homes: list[Gpus] = []
         """GPUs that replicas had which sleep without them."""
-        self.why = ""
+        self.why = Reason(Why.SCALED)
         """Why the number of replicas changes."""
         self.roll: Callable[[], None] | None = None
         """Brings the replicas of another version, and lets the others go; None: there is one version."""
@@ -60,11 +61,6 @@ class Deployment:
                 if self._site.take(self.plan.n_gpus):
                     self._stand_by(kind)
 
-    def scale(self, wanted: int, why: str) -> None:
-        """Have another number of replicas from now on."""
-        self.wanted, self.why = wanted, why
-        self.bring()
-
     def bring(self) -> None:
         """Order replicas, or let some go, until there are as many as wanted, as far as there are GPUs."""
         if self.roll is not None:
@@ -89,7 +85,7 @@ class Deployment:
             self._stand_by("sleeping", taken)
         return next((each for each in self.spares if each.kind == "sleeping" and not each.is_frozen), None)
 
-    def adopt(self, plan: PoolPlan, why: str) -> None:
+    def adopt(self, plan: PoolPlan, why: Reason) -> None:
         """End a roll-out: all replicas are of the new version, and spares follow."""
         self.plan, self.roll, self._homes = plan, None, []
         for spare in [*self.spares]:
@@ -108,7 +104,7 @@ class Deployment:
         """Lose a replica with what failed, as is known now. in_place: it starts again where it was. returns: it is
         replaced."""
         if pod in self.leaving:
-            self.cut(pod, f"a {what} failed")
+            self.cut(pod, Reason(Why.FAILED, what))
         elif pod in self.spares or pod in self.pods:
             serves = pod in self.pods
             (self.pods if serves else self.spares).remove(pod)
@@ -116,17 +112,17 @@ class Deployment:
             self._starts.cancel(pod)
             for member in pod.members:
                 member.on_gone = None
-                self._site.fleet.fail(member, f"a {what} failed", self._site.rescue)
+                self._site.fleet.fail(member, Reason(Why.FAILED, what), self._site.rescue)
             is_covered = returns and serves and self._take_over(what, only_warm=in_place)
             if returns and serves and in_place:
                 if is_covered:
                     self._stand_by("warm", pod.taken, pod)
                 else:
-                    self.order(f"restarted after a {what} failure", pod.plan, pod)
+                    self.order(Reason(Why.RESTARTED, what), pod.plan, pod)
                 return
             self.n_missed += serves and not returns
             if returns:
-                self.why = f"replaces one after a {what} failure"
+                self.why = Reason(Why.REPLACES, f"{what} failure")
             self._site.give(pod.taken)
             if returns:
                 self.stock()
@@ -138,16 +134,17 @@ class Deployment:
         ready = [each for each in known if each.kind == "warm" or not (only_warm or each.phase == "pending")]
         spare = min(ready, key=lambda each: (each.kind != "warm", each.phase != "ready"), default=None)
         if spare is not None:
-            self._call(spare, f"takes over after a {what} failure")
+            self._call(spare, Reason(Why.TAKES_OVER, what))
         return spare is not None
 
-    def _call(self, spare: Pod, why: str) -> None:
+    def _call(self, spare: Pod, why: Reason) -> None:
         """Let a spare serve, or a replica that sleeps."""
         self.spares.remove(spare)
         self.pods.append(spare)
         now_ps = self._site.clock.now_ps
         for member in spare.members:
-            member.why, member.called_ps = f"{member.why}; {why}", now_ps
+            member.reasons.append(why)
+            member.called_ps = now_ps
         if spare.kind == "sleeping":
             spare.phase = "loading"
             self._site.at(now_ps + to_ps(spare.plan.spares.wake_s), lambda: self._serve(spare))
@@ -159,7 +156,7 @@ class Deployment:
 
     def _stand_by(self, kind: SpareKind, taken: Gpus | None = None, before: Pod | None = None) -> None:
         """Order a spare, on GPUs that another replica has left to it or on others."""
-        spare = self._ordered(f"a {kind} spare", self.plan, taken, before)
+        spare = self._ordered(Reason(Why.SPARE, kind), self.plan, taken, before)
         spare.kind = kind
         self.spares.append(spare)
         for member in spare.members:
@@ -169,13 +166,13 @@ class Deployment:
         else:
             spare.phase = "ready"
 
-    def order(self, why: str, plan: PoolPlan, before: Pod | None = None) -> None:
+    def order(self, why: Reason, plan: PoolPlan, before: Pod | None = None) -> None:
         """Order a replica, where one was before or elsewhere."""
         pod = self._ordered(why, plan, None if before is None else before.taken, before)
         self.pods.append(pod)
         self._starts.begin(pod, self._serve, in_place=before is not None)
 
-    def _ordered(self, why: str, plan: PoolPlan, taken: Gpus | None, before: Pod | None) -> Pod:
+    def _ordered(self, why: Reason, plan: PoolPlan, taken: Gpus | None, before: Pod | None) -> Pod:
         """Order the members of a replica. before: it failed there, and its host memory may be left."""
         setups, fleet = plan.setup.copies(plan.n_members), self._site.fleet
         keeps = before is not None and self._site.rescue.keeps_host and before.plan is plan
@@ -203,23 +200,26 @@ class Deployment:
         if self.roll is not None:
             self.roll()
 
-    def stop(self, pod: Pod, why: str) -> None:
+    def stop(self, pod: Pod, why: Reason) -> None:
         """Let a replica finish what it has, within its grace, or cut it at once."""
         (self.pods if pod in self.pods else self.spares).remove(pod)
         self.leaving.append(pod)
         self._starts.cancel(pod)
         pod.is_leaving, shutdown, fleet = True, pod.plan.shutdown, self._site.fleet
-        now_ps, limit = self._site.clock.now_ps, shutdown.limit
-        if shutdown.drain and limit is not None and pod.phase == "ready":
-            self._site.at(now_ps + to_ps(limit[0]), lambda: self.cut(pod, limit[1]))
+        now_ps, grace_s, timeout_s = self._site.clock.now_ps, shutdown.grace_s, shutdown.timeout_s
+        limits = [] if grace_s is None else [(grace_s, Why.GRACE)]
+        limits += [] if timeout_s is None else [(shutdown.pre_stop_s + timeout_s, Why.TIMEOUT)]
+        if shutdown.drain and limits and pod.phase == "ready":
+            limit_s, why_cut = min(limits)
+            self._site.at(now_ps + to_ps(limit_s), lambda: self.cut(pod, Reason(why_cut)))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)
             fleet.drain(member, why)
         if not shutdown.drain:
-            self.cut(pod, "it does not drain")
+            self.cut(pod, Reason(Why.NO_DRAIN))
 
-    def cut(self, pod: Pod, why: str) -> None:
+    def cut(self, pod: Pod, why: Reason) -> None:
         """End what a replica that leaves has not finished."""
         for member in pod.members:
             if member.gone_ps is None:

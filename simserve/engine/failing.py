@@ -11,7 +11,7 @@ from simserve.engine.rollout import RollOut
 from simserve.engine.slowness import Window
 from simserve.integers import NEVER
 from simserve.scenario.fleet import AnyFailure, Event, Failure, Passing
-from simserve.tables.facts import EVICTED, LINK, SLOWED
+from simserve.tables.why import Reason, Why
 from simserve.units import LONGEST_S, to_ps, to_s
 
 
@@ -46,7 +46,8 @@ class Failing:
             if failure.mtbf_s is None or failure.what == "link" or deployment not in self._of(failure):
                 continue
             if failure.what == "slow":
-                self._let_pass(failure, self._windows(failure, index, f"replica {pod.id}"), pod)
+                windows = self._windows(failure, index, self._site.clock.now_ps, f"replica {pod.id}")
+                self._let_pass(failure, windows, pod)
                 continue
             for unit, place, n in self._units(failure, pod, deployment):
                 if (index, unit) not in self._drawn:
@@ -69,9 +70,9 @@ class Failing:
             case _:
                 yield f"replica {pod.id}", min(pod.taken), 1
 
-    def _windows(self, failure: Passing, index: int, unit: str = "") -> Iterator[Window]:
-        """Yield the windows of a failure that passes: the only one, or from now on each a life after the one before."""
-        since_ps, lasts_ps = self._site.clock.now_ps, NEVER if failure.for_s is None else to_ps(failure.for_s)
+    def _windows(self, failure: Passing, index: int, since_ps: int = 0, unit: str = "") -> Iterator[Window]:
+        """Yield the windows of a failure that passes: the only one, or since then each a life after the one before."""
+        lasts_ps = NEVER if failure.for_s is None else to_ps(failure.for_s)
         lives = Random(f"failures/{self._site.seed}/{index}/{unit}")
         while since_ps < to_ps(LONGEST_S):
             life_s = lives.expovariate(1 / failure.mtbf_s) if failure.mtbf_s else failure.at_s or 0.0
@@ -84,25 +85,29 @@ class Failing:
         window = next(windows, None)
         if window is None:
             return
+        start_ps, end_ps, speed_frac = window
+        span_s = to_s(start_ps), None if end_ps == NEVER else to_s(end_ps)
+        kind = Why.LINK if failure.what == "link" else Why.SLOW
+        reason = Reason(kind, failure.pool or "", span_s, speed_frac)
 
         def act() -> None:
             serving = self._site.fleet.serving
             assert serving is not None, "the run has begun"
             there = [each for pool in self._of(failure) for each in pool.there]
-            for each in there if failure.what == "link" else [pod or self._chosen(failure)]:
+            for each in there if kind == Why.LINK else [pod or self._chosen(failure)]:
                 if each is not None and not each.is_frozen and each.members[0].gone_ps is None:
                     for member in each.members:
-                        for rank in member.ranks if failure.what == "slow" else ():
+                        for rank in member.ranks if kind == Why.SLOW else ():
                             serving.slow(rank, window)
-                        member.why += f"; {_words(failure, window)}"
+                        member.reasons.append(reason)
             if pod is None or pod.members[0].gone_ps is None:
                 self._let_pass(failure, windows, pod)
 
-        self._site.at(window[0], act)
+        self._site.at(start_ps, act)
 
     def _of(self, failure: Event) -> list[Deployment]:
         """Return the pools of which replicas fail."""
-        return [each for each in self._deployments if failure.pool in (None, each.plan.name)]
+        return [each for each in self._deployments if failure.pool in (None, each.name)]
 
     def _strike(self, failure: Failure, pod: Pod | None, node: int | None) -> None:
         """Let all fail that a failure reaches."""
@@ -144,12 +149,12 @@ class Failing:
             for deployment, pod in self._on(nodes):
                 if not (pod.is_leaving or pod.is_frozen) and (nodes is reclaimed or _may_leave(pod, deployment)):
                     deployment.n_missed += pod in deployment.pods and failure.recover == "none"
-                    deployment.stop(pod, f"{EVICTED} ({failure.what})")
-                    deployment.why = f"replaces one after a {failure.what} eviction"
+                    deployment.stop(pod, Reason(Why.EVICTED, failure.what))
+                    deployment.why = Reason(Why.REPLACES, f"{failure.what} eviction")
                     deployment.bring()
                     deployment.stock()
                 if nodes is reclaimed and not pod.is_frozen:
-                    deployment.cut(pod, "its node is gone")
+                    deployment.cut(pod, Reason(Why.RECLAIMED))
             if not self._on(nodes):
                 self._emptied.remove((failure, nodes))
                 self._repair(failure, nodes)
@@ -189,12 +194,3 @@ def _may_leave(pod: Pod, deployment: Deployment) -> bool:
     n_most = deployment.wanted if limits.max_unavailable is None else limits.max_unavailable
     n_least = max(limits.min_available or 0, deployment.wanted - n_most)
     return pod in deployment.spares or pod.phase == "pending" or n_ready - (pod.phase == "ready") >= n_least
-
-
-def _words(failure: Passing, window: Window) -> str:
-    """Return the window of a replica or link in words."""
-    start_ps, end_ps, speed = window
-    link = f"{LINK} {f'of pool {failure.pool}' if failure.pool else 'between pools'} " * (failure.what == "link")
-    until = "on" if end_ps == NEVER else f"to {to_s(end_ps):g} s"
-    how = f"{SLOWED} {100 * speed:g}% of its speed" if speed else "was down"
-    return f"{link}{how} from {to_s(start_ps):g} s {until}"

@@ -16,6 +16,7 @@ from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.slowness import Window
 from simserve.engine.wiring import Wiring
+from simserve.tables.why import Reason
 
 
 @dataclass(eq=False)
@@ -25,8 +26,8 @@ class Member:
     setup: ReplicaSetup
     ranks: Sequence[Replica]
     ordered_ps: int
-    why: str
-    """Reasons for its joining and its leaving."""
+    reasons: list[Reason]
+    """Why it joined and left, and what slowed it."""
     called_ps: int | None
     """It is needed from then on; before, it stands by."""
     ready_ps: int | None = None
@@ -88,7 +89,7 @@ class Fleet:
         recorder: Recorder,
         wiring: Wiring,
         on_ready: Callable[[], None],
-        on_loss: Callable[[LostLife, str, Rescue], None],
+        on_loss: Callable[[LostLife, Reason, Rescue], None],
     ) -> None:
         """on_ready is called when a member is ready, and on_loss with each request of a lost one, in the order of
         sending."""
@@ -109,10 +110,10 @@ class Fleet:
         self._stores: dict[str, HostStore] = {}
         """Host memory that replicas share, by name."""
 
-    def order(self, setup: ReplicaSetup, why: str, before: Member | None = None) -> Member:
+    def order(self, setup: ReplicaSetup, why: Reason, before: Member | None = None) -> Member:
         """Order a member; it takes GPUs from now on. `setup` has a scheduler of its own. before: one of the same setup
         that was lost there, of which it takes over the host memory."""
-        member = Member(setup, self._ranks(setup), self._clock.now_ps, why, self._clock.now_ps)
+        member = Member(setup, self._ranks(setup), self._clock.now_ps, [why], self._clock.now_ps)
         for rank, lost in zip(member.ranks, () if before is None else before.ranks, strict=False):
             if rank.tier is not None and lost.tier is not None:
                 rank.tier.memory, lost.tier.memory = lost.tier.memory, rank.tier.memory
@@ -139,9 +140,9 @@ class Fleet:
         """Send a share of the requests to the replicas of a new version; None: as many as its router picks."""
         self.wiring.shift(setup, traffic_frac, stream)
 
-    def drain(self, member: Member, why: str) -> None:
+    def drain(self, member: Member, why: Reason) -> None:
         """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
-        member.why += f"; {why}"
+        member.reasons.append(why)
         if member.ready_ps is None:
             member.leave(self._clock.now_ps)
             return
@@ -158,11 +159,11 @@ class Fleet:
         for rank in member.ranks:
             self.serving.freeze(rank, self._clock.now_ps)
 
-    def fail(self, member: Member, why: str, rescue: Rescue) -> None:
+    def fail(self, member: Member, why: Reason, rescue: Rescue) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
         Each request fails for its client unless it is rescued."""
         now_ps, lost = self._clock.now_ps, list[LostLife]()
-        member.why += f"; {why}"
+        member.reasons.append(why)
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
         member.gone_ps = now_ps  # before its ranks are empty, which is no end of a drain

@@ -39,16 +39,18 @@ class LinkSpec:
 class Port:
     """A replica's sending or receiving side: transfers in the order in which they were requested."""
 
-    __slots__ = ("free_at_ps", "slowness")
+    __slots__ = ("_is_own", "free_at_ps", "slowness")
 
     def __init__(self, slowness: Slowness | None = None) -> None:
-        self.free_at_ps, self.slowness = 0, slowness or Slowness()
+        self.free_at_ps, self.slowness, self._is_own = 0, slowness or Slowness(), False
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
         """Enqueue a transfer; return when its last byte is through."""
         free_at_ps = self.free_at_ps
         if free_at_ps < now_ps:
             free_at_ps = now_ps
+        if self.slowness.windows and not self._is_own:
+            self.slowness, self._is_own = self.slowness.split(), True
         slow = self.slowness
         self.free_at_ps = slow.through_ps(busy_ps, free_at_ps) if slow.windows else free_at_ps + busy_ps
         return self.free_at_ps

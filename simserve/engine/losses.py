@@ -10,6 +10,7 @@ from simserve.engine.recorder import NEVER as NO_REPLICA
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.integers import NEVER
+from simserve.tables.why import Reason
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Losses:
         """Return the tokens that a client had when its request last lost a replica and went on."""
         return self.carried[row].n_tokens if row in self.carried else 0
 
-    def take(self, lost: LostLife, why: str, rescue: Rescue) -> None:
+    def take(self, lost: LostLife, why: Reason, rescue: Rescue) -> None:
         """Send a request again, let it go on elsewhere, or let it fail."""
         deadlines, recorder = self._deadlines, self._recorder
         row, n_sends = lost.row, self._n_sends.get(lost.row, 1)
@@ -88,7 +89,7 @@ class Losses:
         n_tokens = self.n_carried(row) + lost.n_emitted
         if n_sends >= rescue.most_sends or not (rescue.moves and self._streams(row) if n_tokens else rescue.resends):
             recorder.n_failures[row] += 1
-            self.fail(row, lost.n_stored, f"its replica was lost: {why}")
+            self.fail(row, lost.n_stored, f"its replica was lost: {why.words}")
             return
         self._n_sends[row] = n_sends + 1
         if n_tokens:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from simserve.engine.deployment import Deployment
 from simserve.engine.pods import Pod, PoolPlan, Site, let_go
 from simserve.scenario.rollout import RolloutSection
-from simserve.tables.facts import ROLLED_OUT
+from simserve.tables.why import Reason, Why
 from simserve.units import to_ps
+
+ROLLED_OUT = Reason(Why.ROLLED_OUT)
 
 
 @dataclass

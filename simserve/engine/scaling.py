@@ -28,6 +28,7 @@ from simserve.state.pool_view import MemberView, PoolView, Signals
 from simserve.state.pool_view import ReplicaFacts as ReplicaFacts
 from simserve.state.queries import METRICS
 from simserve.state.tick import Tick
+from simserve.tables.why import Reason, Why
 from simserve.units import PS_PER_S, to_ps, to_s
 
 Ranks = Sequence[Replica]
@@ -80,15 +81,11 @@ class Scraper:
                     ranks = [rank for member in pod.members for rank in member.ranks]
                     for metric in sorted(metrics & OF_MEMBER.keys()):  # in one order, as each takes its noise
                         self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks, now_ps))
-        n_held = self._fleet.n_held()
+        first, n_held = (each for each in self._fleet.members if each.setup.role != "decode"), self._fleet.n_held()
+        n_sent = sum(rank.load.n_arrived for member in first for rank in member.ranks)
         self._add(self.gateway, "gateway_queue_size", at_s, n_held)
-        self._add(self.gateway, "gateway_arrival_total", at_s, n_held + self._n_arrived())
+        self._add(self.gateway, "gateway_arrival_total", at_s, n_held + n_sent)
         return now_ps + self._interval_ps
-
-    def _n_arrived(self) -> int:
-        """Count the requests that the gateway has sent to replicas."""
-        first = (member for member in self._fleet.members if member.setup.role != "decode")
-        return sum(rank.load.n_arrived for member in first for rank in member.ranks)
 
     def _add(self, signals: Signals, metric: str, at_s: float, value: float) -> None:
         """Store a sample; that of a gauge has noise."""
@@ -102,9 +99,9 @@ LONGEST_WAIT_PS = 86_400 * PS_PER_S
 """A run ends when requests have waited for a replica for a day in which nothing else happened."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """How a fleet changes."""
+@dataclass(eq=False)
+class Scaling:
+    """Lets autoscalers and failures change a fleet."""
 
     plans: Sequence[PoolPlan]
     """One for each pool, in their order."""
@@ -118,35 +115,30 @@ class Changes:
     rescue: Rescue = ALL_LOST
     rollout: RollOut | None = None
 
-
-class Scaling:
-    """Lets autoscalers and failures change a fleet."""
-
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-        self.shifts = changes.rollout is not None and changes.rollout.shifts
+    def __post_init__(self) -> None:
+        self.shifts = self.rollout is not None and self.rollout.shifts
         self._n_waiting, self._waits_since_ps = 0, 0
         """Requests that waited when nothing else happened, and since when as many do."""
 
     def begin(self, fleet: Fleet, clock: Clock) -> None:
         """Take over the replicas that are there, and set alarms."""
-        changes, self._clock, self._fleet = self._changes, clock, fleet
-        site = Site(fleet, clock, changes.placement, changes.seed, changes.gpu_budget, changes.rescue)
+        self._clock, self._fleet = clock, fleet
+        site = Site(fleet, clock, self.placement, self.seed, self.gpu_budget, self.rescue)
         starts = Starts(site)
         self._deployments = list[Deployment]()
-        for pool, plan in enumerate(changes.plans):
+        for pool, plan in enumerate(self.plans):
             deployment = Deployment(plan, site, starts, [each for each in fleet.members if each.setup.pool == pool])
             self._deployments.append(deployment)
             if site.free_gpus is not None:
                 site.free_gpus -= plan.n_gpus * len(deployment.pods)
-        failing = Failing(changes.failures, site, self._deployments, changes.rollout)
+        failing = Failing(self.failures, site, self._deployments, self.rollout)
         for deployment in self._deployments:
             deployment.stock()
             deployment.on_ready = partial(failing.watch, deployment=deployment)
             for pod in deployment.pods:
                 deployment.on_ready(pod)
-        if changes.rollout is not None:
-            changes.rollout.begin(site, self._deployments[changes.rollout.pool])
+        if self.rollout is not None:
+            self.rollout.begin(site, self._deployments[self.rollout.pool])
         self._let_scale()
 
     def goes_on(self) -> bool:
@@ -161,11 +153,10 @@ class Scaling:
 
     def _let_scale(self) -> None:
         """Set the alarms of samples and decisions; each begins at an instant of its own, as in reality."""
-        changes = self._changes
-        stream = Random(f"scrape/{changes.seed}")
-        self._scraper = scraper = Scraper(changes.scrape, self._fleet, stream)
+        stream = Random(f"scrape/{self.seed}")
+        self._scraper = scraper = Scraper(self.scrape, self._fleet, stream)
         scaled = dict[int, list[Deployment]]()
-        for deployment, policy in zip(self._deployments, changes.autoscalers, strict=True):
+        for deployment, policy in zip(self._deployments, self.autoscalers, strict=True):
             if policy is None:
                 continue
             scraper.watch(deployment, frozenset(policy.metric_names))
@@ -176,16 +167,18 @@ class Scaling:
                 decide = partial(self._decide, policy, deployments)
                 Alarm(self._clock, decide, FLEET_PHASE).set(to_ps(stream.random() * policy.interval_s))
         if scaled:
-            Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * changes.scrape.interval_s))
+            Alarm(self._clock, scraper.take, FLEET_PHASE).set(to_ps(stream.random() * self.scrape.interval_s))
 
     def _decide(self, policy: Autoscaler, deployments: Sequence[Deployment], now_ps: int) -> int:
         """Ask the policy of one pool, or of several, and follow it; return the instant of the next decision. Raises
         PolicyError."""
-        delay_s = self._changes.scrape.delay_s
+        delay_s = self.scrape.delay_s
         views = [each.view(now_ps, delay_s, self._scraper.gateway) for each in deployments]
         for deployment, wanted in zip(deployments, checked_replicas(policy, views, now_ps), strict=True):
             if wanted != deployment.wanted:
-                deployment.scale(wanted, f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}")
+                change = f"{type(policy).__name__.lower()}: {deployment.wanted} -> {wanted}"
+                deployment.wanted, deployment.why = wanted, Reason(Why.SCALED, change)
+                deployment.bring()
         return now_ps + to_ps(policy.interval_s)
 
 

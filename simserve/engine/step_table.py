@@ -163,9 +163,7 @@ def _scale_to_group(
         _scale_to_slowest(group, n_each, [step_runs[index] for index in members], *of_members)
     for index, replica in enumerate(replicas):
         np.maximum(alone[index], hosts[index], out=alone[index])
-        if replica.slowness.windows:
-            pairs = zip(alone[index].tolist(), step_runs[index]["start_ps"].tolist(), strict=True)
-            alone[index] = np.array([replica.slowness.step_ps(*pair) for pair in pairs], np.int64)
+        alone[index] = replica.slowness.steps_ps(alone[index], step_runs[index]["start_ps"])
         n_stages = replica.stepping.n_stages
         alone[index] = -(-alone[index] // n_stages) * n_stages
 

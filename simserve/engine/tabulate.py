@@ -119,7 +119,7 @@ def member_facts(cluster: Cluster) -> tuple[MemberFacts, ...]:
             instant_s(each.ready_ps),
             instant_s(each.draining_ps),
             instant_s(each.gone_ps),
-            each.why,
+            tuple(each.reasons),
             None if rank.stepping.first_lane == rank.id else rank.stepping.first_lane,
             instant_s(each.called_ps),
         )

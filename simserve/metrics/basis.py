@@ -16,7 +16,7 @@ from simserve.metrics.kv_json import KvUseJson, reservation_warnings
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
-from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings, slow_warnings
+from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings
 from simserve.metrics.stats import Distribution
 from simserve.metrics.storms import StormJson, storm_warnings, storms
 from simserve.metrics.tails import Sample, in_groups, tails_of
@@ -136,8 +136,7 @@ class RunBasis:
             load_warning(self.load),
             cautions(self.trust, self.facts, self.window, self.outcomes.finished),
             class_cautions(self.classes),
-            scaling_warnings(self.scaling),
-            slow_warnings(self.facts),
+            scaling_warnings(self.scaling, self.requests, self.facts),
             storm_warnings(self.storm),
         )
         return list(chain(*texts))

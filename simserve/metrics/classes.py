@@ -24,8 +24,9 @@ from simserve.metrics.stats import NO_SAMPLE, Distribution, LatencyJson
 from simserve.metrics.summary_schema import Measured, Slo
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
-from simserve.tables.facts import ROLLED_OUT, RunFacts
+from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import prefilled_at
+from simserve.tables.why import Why
 
 
 class GroupJson(Figures):
@@ -124,7 +125,7 @@ def by_version(
     """Return the figures of each pool of the role of one that was rolled out, over the time in which both the new
     version and another served; None without such a time."""
     members = [*zip(facts.members, facts.replica_pool, strict=True)] if facts.members else []
-    ready_s = {pool: member.ready_s for member, pool in members[::-1] if member.why.startswith(ROLLED_OUT)}
+    ready_s = {pool: member.ready_s for member, pool in members[::-1] if member.joined == Why.ROLLED_OUT}
     new, first_s = next(((pool, at_s) for pool, at_s in ready_s.items() if at_s is not None), (-1, 0.0))
     alike = [pool for pool, each in enumerate(facts.pools) if each.role == facts.pools[new].role]
     ends_s = [each.draining_s or each.gone_s or facts.end_s for each, pool in members if pool in {*alike} - {new}]

@@ -1,6 +1,7 @@
 """Scaling: what happened to a fleet that changed, and whether its autoscaler oscillates by itself."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -9,10 +10,11 @@ from simserve.metrics.goodput import all_met
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.summary_schema import Count, Measured
 from simserve.tables.columns import Columns, Flags, Floats
-from simserve.tables.facts import EVICTED, LINK, ROLLED_OUT, SLOWED, MemberFacts, RunFacts
+from simserve.tables.facts import RunFacts
+from simserve.tables.why import MemberFacts, Reason, Why
 
-REPLACES = ("restarted after", "replaces one", "a warm spare", "a cold spare", ROLLED_OUT)
-"""Beginnings of the reasons of replicas that replace others, or stand by for that."""
+NOT_SCALED = (Why.START, Why.RESTARTED, Why.REPLACES, Why.ROLLED_OUT)
+"""Why replicas join without scaling, as spares do unless they sleep."""
 
 BIN_S = 15.0
 """Least length of an interval of arrivals; each has LEAST_ARRIVALS on average."""
@@ -51,7 +53,8 @@ class ScalingJson(Figures):
     longest_below_s: Measured = None
     """[s] The longest such time at a stretch, such as from a step of the load until replicas have started for it."""
     rollout_s: Measured = None
-    """[s] Time from the start of a roll-out until its last replica was ready and the last old one gone; null: none."""
+    """[s] Time from the start of a roll-out until its last replica was ready and the last old one gone; null: it has
+    not ended, or there is none."""
     rollout_attained_frac: Measured = None
     """[share] Requests that met the SLO among those that arrived meanwhile; null without a roll-out or an SLO."""
 
@@ -66,7 +69,8 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
     cycles_s = [cycle_s for each in turns if (cycle_s := _cycle_s(each, requests["arrival_s"])) is not None]
     gpu_seconds = lives.gpu_seconds()
     below_s, longest_s = _below(requests, met)
-    rollout_s, rollout_frac = _rollout(requests, facts.members, all_met(met))
+    start_s, end_s = _rollout(facts) or (math.inf, math.nan)
+    meanwhile, is_met = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s), all_met(met)
     return ScalingJson(
         mean_gpus=gpu_seconds / facts.end_s if facts.end_s else None,
         gpu_hours=gpu_seconds / 3600,
@@ -74,36 +78,56 @@ def scaling(requests: Columns, facts: RunFacts, met: Mapping[str, Flags]) -> Sca
         n_scalings=sum(map(len, events)),
         n_reversals=sum(max(0, len(each) - 1) for each in turns),
         cycle_s=min(cycles_s, default=None),
-        n_failures=sum("failed" in member.why for member in facts.members),
+        n_failures=sum(member.has(Why.FAILED) for member in facts.members),
         n_slowed=len(_slowed(facts)),
         below_s=below_s,
         longest_below_s=longest_s,
-        rollout_s=rollout_s,
-        rollout_attained_frac=rollout_frac,
+        rollout_s=end_s - start_s,
+        rollout_attained_frac=float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None,
     )
 
 
-def _slowed(facts: RunFacts) -> list[str]:
-    """Return what is said of each slow replica, by its number, and of each link, and when."""
-    why = ((number, text) for number, member in enumerate(facts.members) for text in member.why.split("; "))
-    slow = ((number, text) for number, text in why if text.startswith((SLOWED, LINK)))
-    return [*dict.fromkeys(text if text.startswith(LINK) else f"replica {number} {text}" for number, text in slow)]
+def _slowed(facts: RunFacts) -> list[tuple[int | None, Reason]]:
+    """Return when each replica, by its number, and each link, None, was slow."""
+    why = ((number, reason) for number, member in enumerate(facts.members) for reason in member.reasons)
+    return [*dict.fromkeys((number if each.kind == Why.SLOW else None, each) for number, each in why if each.window_s)]
 
 
-def slow_warnings(facts: RunFacts) -> list[str]:
-    """Return a warning of what was slow, the first few times."""
-    texts = _slowed(facts)
-    more = [f"and {len(texts) - 4} more"] if len(texts) > 4 else []
-    return [", ".join([*texts[:4], *more])] if texts else []
+def _slow_warnings(requests: Columns, facts: RunFacts) -> Iterator[str]:
+    """Yield how long replicas were slow, and links, for how many requests, and the first three times."""
+    replica, prefill, sent_s = requests["replica"], requests["prefill_replica"], requests["first_token_s"]
+    served_s = requests["scheduled_s"], np.fmin(requests["finish_s"], requests["gave_up_s"])
+    for kind, (from_s, to_s) in {Why.SLOW: served_s, Why.LINK: (sent_s, sent_s + requests["transfer_s"])}.items():
+        is_link, slow = kind == Why.LINK, [(number, each) for number, each in _slowed(facts) if each.kind == kind]
+        is_touched, lasted_s = np.zeros(len(sent_s), np.bool_), 0.0
+        for number, each in slow:
+            start_s, end_s = each.window_s or (0.0, 0.0)
+            end_s = facts.end_s if end_s is None else min(end_s, facts.end_s)
+            lasted_s += max(0.0, end_s - start_s)
+            pools = enumerate(facts.pools_by_replica)
+            ids = [number] if number is not None else [at for at, pool in pools if each.of in ("", pool.name)]
+            is_there = (np.isin(replica, ids) | np.isin(prefill, ids)) & ((prefill >= 0) | (not is_link))
+            is_touched |= is_there & (from_s < end_s) & ~(to_s <= start_s)  # one without an end was there to the end
+        texts = [each.words if number is None else f"replica {number} {each.words}" for number, each in slow]
+        named = ", ".join([*texts[:3], *([f"and {len(texts) - 3} more"] if len(texts) > 3 else [])])
+        n, n_slow = int(np.count_nonzero(is_touched)), len({number for number, _ in slow})
+        windows, of = f"{len(slow)} window{'s' * (len(slow) != 1)}", f" of {n_slow} replica{'s' * (n_slow != 1)}"
+        what, where = (f"links: {windows}", "in transfer") if is_link else (f"replicas: {windows}{of}", "there")
+        if slow:
+            touched = f"{n} request{'s' * (n != 1)} {where} meanwhile"
+            yield f"slow {what}, {lasted_s:.3g} s in all, {touched}: {named}"
 
 
-def scaling_warnings(scaling: ScalingJson | None) -> list[str]:
-    """Return a warning of an autoscaler that oscillates."""
-    if scaling is None or scaling.cycle_s is None:
-        return []
-    period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
-    remedy = "widen its window for scaling down, or its distance between scaling up and down"
-    return [f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"]
+def scaling_warnings(scaling: ScalingJson | None, requests: Columns, facts: RunFacts) -> Iterator[str]:
+    """Yield warnings of an autoscaler that oscillates, of a roll-out that has not ended, and of what was slow."""
+    if scaling is not None and scaling.cycle_s is not None:
+        period = f"every {scaling.cycle_s:.0f} s, {scaling.n_reversals} reversals in all"
+        remedy = "widen its window for scaling down, or its distance between scaling up and down"
+        yield f"the autoscaler oscillates in a limit cycle ({period}) while the load stays: {remedy}"
+    if (rolled_s := _rollout(facts)) is not None and rolled_s[1] == math.inf:
+        yield f"the roll-out of {rolled_s[0]:g} s had not ended when the run did: make the load longer"
+    if facts.changes:
+        yield from _slow_warnings(requests, facts)
 
 
 def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
@@ -112,12 +136,12 @@ def _events(facts: RunFacts, pool: int) -> list[tuple[float, int]]:
     added = {
         each.called_s
         for each in members
-        if each.why != "at the start" and each.called_s and not each.why.startswith(REPLACES)
+        if each.called_s and each.joined not in NOT_SCALED and each.reasons[0].of not in ("warm", "cold")
     }
     removed = {
         at_s
         for each in members
-        if not any(reason in each.why for reason in ("failed", EVICTED, ROLLED_OUT))
+        if not each.has(Why.FAILED, Why.EVICTED, Why.ROLLED_OUT)
         for at_s in (each.draining_s if each.ready_s is not None else each.gone_s,)
         if at_s is not None
     }
@@ -151,17 +175,21 @@ def _most_ready(members: tuple[MemberFacts, ...]) -> int:
     return int(np.cumsum([sign for _, sign in events]).max(initial=0))
 
 
-def _rollout(
-    requests: Columns, members: tuple[MemberFacts, ...], is_met: Flags | None
-) -> tuple[float | None, float | None]:
-    """Return how long a roll-out took, and the share of the requests that arrived meanwhile and met the SLO."""
-    touched = [each for each in members if ROLLED_OUT in each.why]
+def _rollout(facts: RunFacts) -> tuple[float, float] | None:
+    """Return the start and end of a roll-out, inf where it has not ended; None without one."""
+    members = [*zip(facts.members, facts.replica_pool, strict=True)] if facts.members else []
+    touched = [(each, pool) for each, pool in members if each.has(Why.ROLLED_OUT)]
     if not touched:
-        return None, None
-    start_s = min(each.ordered_s if each.why.startswith(ROLLED_OUT) else each.draining_s or 0.0 for each in touched)
-    end_s = max(at_s for each in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
-    meanwhile = (requests["arrival_s"] >= start_s) & (requests["arrival_s"] < end_s)
-    return end_s - start_s, float(is_met[meanwhile].mean()) if is_met is not None and meanwhile.any() else None
+        return None
+    new = {pool for each, pool in touched if each.joined == Why.ROLLED_OUT}
+    roles = {facts.pools[pool].role for pool in new}
+    alike = {pool for pool, each in enumerate(facts.pools) if each.role in roles}
+    old = {pool for _, pool in touched} - new or alike - new
+    starts_s = (each.ordered_s if pool in new else each.draining_s or each.gone_s or 0.0 for each, pool in touched)
+    waits = [each for each, pool in members if pool in old] + [each for each, _ in touched if each.ready_s is None]
+    is_over = all(each.gone_s is not None for each in waits)
+    ends_s = (at_s for each, _ in touched for at_s in (each.ready_s, each.gone_s) if at_s is not None)
+    return min(starts_s), max(ends_s) if is_over else math.inf
 
 
 def _below(requests: Columns, met: Mapping[str, Flags]) -> tuple[float | None, float | None]:

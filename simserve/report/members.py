@@ -60,10 +60,12 @@ def _trouble(scaling: ScalingJson) -> list[str]:
     if scaling.below_s:
         longest = f", up to {seconds(scaling.longest_below_s)} at a stretch"
         texts.append(f"For {seconds(scaling.below_s)}{longest}, fewer than 90% of arriving requests met the SLO.")
+    met = scaling.rollout_attained_frac
     if scaling.rollout_s is not None:
-        met = scaling.rollout_attained_frac
         attained = "" if met is None else f", in which {share(met)} of arriving requests met the SLO"
         texts.append(f"The roll-out took {seconds(scaling.rollout_s)}{attained}.")
+    elif met is not None:
+        texts.append(f"The roll-out has not ended: {share(met)} of requests that arrived since it began met the SLO.")
     return texts
 
 

@@ -69,6 +69,11 @@ class ClusterSection(Section):
         """Whether an autoscaler changes the number of replicas of some pool."""
         return self.autoscaler is not None or any(pool.autoscaler for pool in self.pools)
 
+    @property
+    def changes(self) -> bool:
+        """Whether replicas come or go during a run, or are slow."""
+        return bool(self.failures or self.scales or self.rollout or any(pool.spares for pool in self.pools))
+
 
 def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -> ClusterSection:
     """Return the cluster with every default filled in, as far as it has no problems."""

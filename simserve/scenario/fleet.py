@@ -108,14 +108,6 @@ class Shutdown(Section):
     max_unavailable: Natural | None = None
     """Most replicas that evictions leave missing or not ready (`maxUnavailable` of it); null: all."""
 
-    @property
-    def limit(self) -> tuple[float, str] | None:
-        """What cuts first what is left: after which time, and why; None: nothing does."""
-        limits = [] if self.grace_s is None else [(self.grace_s, "its grace ended")]
-        if self.timeout_s is not None:
-            limits.append((self.pre_stop_s + self.timeout_s, "its server timed out"))
-        return min(limits, default=None)
-
 
 class Spares(Section):
     """Replicas that stand by: for those that fail, on GPUs of their own, each replaced once used; or asleep."""

@@ -1,16 +1,17 @@
 """Rules of fleets that change: budgets that hold their replicas, graces that are long enough, failures that can be."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from simserve.scenario.cluster import ClusterSection
 from simserve.scenario.fleet import Failure, OnFailure, Passing, Shutdown, Spares, Startup
+from simserve.scenario.pool import Defaults, Pool
+from simserve.scenario.setup import pool_setup
+from simserve.scenario.typical_steps import StepTimes, all_decodes
+from simserve.units import to_s
 
 Place = tuple[str | int, ...]
 Finding = tuple[Place, str, object, str]
 """Place, rule, value and remedy."""
-
-SHORTEST_GRACE_S = 0.1
-"""[s] Shorter graces end within a step of a large model."""
 
 
 def findings(cluster: ClusterSection) -> Iterator[Finding]:
@@ -53,17 +54,24 @@ def _of_budget(cluster: ClusterSection) -> Iterator[Finding]:
 
 
 def _of_graces(cluster: ClusterSection) -> Iterator[Finding]:
-    """Yield graces that end within a step, or before `pre_stop_s`."""
-    for index, pool in enumerate(cluster.pools):
-        shutdown, here = pool.shutdown or Shutdown(), ("pools", index, "shutdown", "grace_s")
-        if shutdown.grace_s is None:
-            continue
-        if shutdown.drain and shutdown.grace_s < SHORTEST_GRACE_S:
-            rule = f"must be at least {SHORTEST_GRACE_S:g} s, as less ends within a step"
-            yield here, rule, shutdown.grace_s, "to cut at once, set drain: false"
-        elif shutdown.grace_s < shutdown.pre_stop_s:
+    """Yield graces that end before `pre_stop_s`."""
+    for index, shutdown in enumerate(pool.shutdown or Shutdown() for pool in cluster.pools):
+        if shutdown.grace_s is not None and shutdown.grace_s < shutdown.pre_stop_s:
             rule = f"must be at least pre_stop_s, {shutdown.pre_stop_s:g} s, which is a part of it"
-            yield here, rule, shutdown.grace_s, "raise it, or lower pre_stop_s"
+            yield ("pools", index, "shutdown", "grace_s"), rule, shutdown.grace_s, "raise it, or lower pre_stop_s"
+
+
+def short_graces(scenario: Defaults, pools: Iterable[Pool]) -> Iterator[Finding]:
+    """Yield graces that end within the largest decode step of a pool that is otherwise right."""
+    for index, (pool, stops) in enumerate((pool, pool.shutdown or Shutdown()) for pool in pools):
+        if not stops.drain or stops.grace_s is None or "grace_s" not in stops.model_fields_set:
+            continue
+        setup = pool_setup(scenario, pool)
+        for n, shape in [*all_decodes(setup).items()][-1:]:
+            step_s, step = to_s(StepTimes(setup).ps(shape)), f"a decode step of {n:,} x {shape.kv_tokens // n:,} tokens"
+            if stops.grace_s < step_s:
+                rule = f"must be at least {step_s:.3g} s, as less ends within {step}"
+                yield ("pools", index, "shutdown", "grace_s"), rule, stops.grace_s, "to cut at once, set drain: false"
 
 
 def _of_losses(cluster: ClusterSection) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
 from simserve.scenario.experiment import Experiment, ExperimentT, check_slo_classes, resolve_weight_dtype
 from simserve.scenario.fleet import OnFailure, Scrape, Shutdown, Startup
-from simserve.scenario.fleet_rules import findings
+from simserve.scenario.fleet_rules import findings, short_graces
 from simserve.scenario.glossary import known_keys, nearest_place, remedy_for_unknown
 from simserve.scenario.machine import with_version
 from simserve.scenario.manifest_kinds import policy_of_file
@@ -76,6 +76,10 @@ def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tup
     if problems:
         raise problems.as_error(remedy_for_unknown)
     scenario = parsed.model_copy(update=filled_in)
+    for path, rule, value, remedy in short_graces(scenario, scenario.cluster.pools):
+        draft.below("cluster").problem(path, rule, value, remedy)
+    if problems:
+        raise problems.as_error(remedy_for_unknown)
     scenario.set_origins(_origins(scenario, data, draft), folders[0], draft.notes)
     return scenario
 
@@ -163,11 +167,10 @@ def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
 
 def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
     """Return the cluster with the defaults of a fleet that changes, if it does."""
-    failures = cluster.failures or ()
     for path, rule, value, remedy in findings(cluster):
         if not draft.touched(*path):
             draft.problem(path, rule, value, remedy)
-    if not (cluster.scales or failures or cluster.rollout or any(pool.spares for pool in cluster.pools)):
+    if not cluster.changes:
         return cluster
     pools = tuple(_pool(draft.below("pools", index), pool) for index, pool in enumerate(cluster.pools))
     update: dict[str, Any] = {"pools": pools}
@@ -175,7 +178,7 @@ def resolve_fleet(draft: Draft, cluster: ClusterSection) -> ClusterSection:
         update["autoscaler"] = scaled_by(draft.below("autoscaler"), cluster.autoscaler, cluster.pools)
     if cluster.scales:
         update["scrape"] = cluster.scrape or Scrape()
-    if failures:
+    if cluster.failures:
         update["on_failure"] = cluster.on_failure or OnFailure()
     return cluster.model_copy(update=update)
 

@@ -100,16 +100,10 @@ class Scenario(Experiment):
         spec = self.cluster.disaggregate
         return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
-    @property
-    def changes(self) -> bool:
-        """Whether replicas come or go during a run."""
-        cluster = self.cluster
-        return bool(cluster.failures or cluster.scales or cluster.rollout or any(pool.spares for pool in cluster.pools))
-
     def why_one_process(self) -> str | None:
         """Return why one process must serve all replicas; None: processes of their own give the same tables."""
         cluster, workload = self.cluster, self.workload
-        if self.changes:
+        if cluster.changes:
             return "replicas come and go"
         if sum(setup.n_independent for setup in self.setups) < 2:
             return "there is only one replica"

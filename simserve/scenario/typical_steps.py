@@ -47,6 +47,11 @@ def decodes(setup: PoolSetup, batches: Iterable[int] = DECODE_BATCHES) -> Iterat
             yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n, windows=windows)
 
 
+def all_decodes(setup: PoolSetup) -> dict[int, StepShape]:
+    """Return decode steps of all batches that the pool's slots and KV cache hold, the largest one last."""
+    return dict(decodes(setup, range(1, min(MOST_DECODING, setup.scheduler.max_running or MOST_DECODING) + 1)))
+
+
 def whole_prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
     """Yield prefills of whole prompts, as long as the model allows."""
     for n in PROMPTS_TOKENS:
@@ -68,10 +73,9 @@ def _of(setup: PoolSetup, key: str) -> Iterator[str]:
     if STORED_BYTES[dtype] >= STORED_BYTES[PLAIN]:
         return
     own, plain = StepTimes(setup), StepTimes(_in(setup, key, PLAIN))
-    most = min(MOST_DECODING, setup.scheduler.max_running or MOST_DECODING)
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for steps, each, shapes in (
-        ("decode steps", f" x {context_tokens:,}", dict(decodes(setup, range(1, most + 1)))),
+        ("decode steps", f" x {context_tokens:,}", all_decodes(setup)),
         ("prefills", "", dict(whole_prompts(setup))),
     ):
         ratios = {n: own.ps(shape) / plain.ps(shape) for n, shape in shapes.items()}

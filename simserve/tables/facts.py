@@ -7,8 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.tables.columns import Flags
-
-ROLLED_OUT, EVICTED, SLOWED, LINK = "rolled out", "evicted", "ran at", "the link"  # beginnings of replicas' reasons
+from simserve.tables.why import MemberFacts as MemberFacts
 
 
 @dataclass(frozen=True)
@@ -90,19 +89,6 @@ class PoolFacts:
     """The engine's version, or its default; empty in earlier runs."""
     reserving: ReservingFacts | None = None
     """None: blocks are taken as tokens come."""
-
-
-@dataclass(frozen=True)
-class MemberFacts:
-    """The instants of a rank in the fleet, in seconds, None for one that never came; why; and its first lane."""
-
-    ordered_s: float = 0.0
-    ready_s: float | None = 0.0
-    draining_s: float | None = None
-    gone_s: float | None = None
-    why: str = ""
-    first_lane: int | None = None  # the rank that is the first of a pipeline on the same GPUs; None: itself
-    called_s: float | None = 0.0
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from simserve.engine.offered import Offered
 from simserve.engine.placement import Placement
 from simserve.engine.pods import PoolPlan
 from simserve.engine.recorder import FAILED, FINISHED
-from simserve.engine.scaling import Changes, Scaling
+from simserve.engine.scaling import Scaling
 from simserve.routers.base import Router
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.scenario.fleet import Failure, Scrape, Shutdown, Spares, Startup
@@ -66,7 +66,7 @@ def run(
     setup = replica_setup(policy, LineCost(token=round(S_A_TOKEN * 1e12)), n_blocks=10**8)
     startup = Startup(process_s=start_s, compile_s=0, ready_probe_s=0)
     plan = PoolPlan("p", setup, 1, 1, 0.0, startup, Shutdown(), Spares())
-    control = Scaling(Changes([plan], [schedule], seed, Placement(8), Scrape(), failures))
+    control = Scaling([plan], [schedule], seed, Placement(8), Scrape(), failures)
     prompt_tokens = np.maximum(1, np.rint(service_s / S_A_TOKEN)).astype(np.int64)
     offered = Offered(Trace(arrival_s, prompt_tokens, np.ones(len(arrival_s), np.int64)))
     cluster = Cluster(setup.copies(n_replicas), router or LeastOutstanding(), offered, seed, control=control)

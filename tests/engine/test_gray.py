@@ -17,14 +17,17 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.slowness import Window
+from simserve.engine.slowness import Slowness, Window
 from simserve.integers import NEVER
+from simserve.report.page import render
+from simserve.report.run_head import run_head
+from simserve.report.run_view import RunView
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.engine.test_push import pool
-from tests.engine.test_scaling import scenario
+from tests.engine.test_scaling import FAST, scenario
 from tests.oracle_fleet import Change, Script
 
 LINK = LinkSpec(token_s=1e-3, latency_ps=1 * MS)
@@ -150,12 +153,64 @@ def test_slow_replicas_and_links_are_counted_and_named() -> None:
     counts = results.summary["scaling"]
     assert (counts["n_failures"], counts["n_slowed"]) == (0, 3)
     assert results.summary["requests"]["failed"] == 0
+    requests, end_s = results.requests, results.facts.end_s
+    through_s = requests["first_token_s"] + requests["transfer_s"]
+    n_weak = ((through_s > 5) & (requests["first_token_s"] < 7) | (through_s > 9)).sum()
+    n_slow = ((requests["finish_s"] > 3) & (requests["scheduled_s"] < 7)).sum()
     assert [each for each in results.summary["warnings"] if "speed" in each] == [
-        "the link between pools ran at 25% of its speed from 9 s on, "
-        "replica 1 ran at 50% of its speed from 3 s to 7 s, the link of pool d was down from 5 s to 7 s"
+        f"slow replicas: 1 window of 1 replica, 4 s in all, {n_slow} requests there meanwhile: "
+        "replica 1 ran at 50% of its speed from 3 s to 7 s",
+        f"slow links: 2 windows, {end_s - 9 + 2:.3g} s in all, {n_weak} requests in transfer meanwhile: "
+        "the link between pools ran at 25% of its speed from 9 s on, the link of pool d was down from 5 s to 7 s",
     ]
+    page, brief = render(results).replace("\u00a0", " "), str(run_head(RunView(results.figures)).warnings)
+    assert "low links: 2 windows" in page and "slow links: 2 windows" in brief
     waits = results.requests["arrival_s"].between(5, 6.9)
     assert results.requests["transfer_s"][waits].min() > 0.1 > results.requests["transfer_s"][:6].max()
+
+
+def test_a_link_is_down_when_it_says_however_late_the_first_transfer_is() -> None:
+    late = scenario({}, 2.0, 60).to_dict()
+    late["workload"] |= {"arrivals": {"kind": "poisson", "rate_per_s": 0.2}, "n_requests": 9}
+    late["cluster"] = {
+        "pools": [{"name": role[0], "role": role} for role in ("prefill", "decode")],
+        "failures": [{"what": "link", "at_s": 7, "speed_frac": 0, "for_s": 10}],
+    }
+    requests = simulate(Scenario.from_dict(late)).requests
+    through_s = requests["first_token_s"] + requests["transfer_s"]
+    assert requests["arrival_s"][0] > 3
+    assert through_s[requests["transfer_s"] > 1].tolist() == pytest.approx([17, 17, 17], abs=0.01)
+
+
+@pytest.mark.parametrize("failure", [{"what": "slow", "for_s": 9}, {"what": "process"}])
+def test_what_is_said_of_a_pool_is_of_its_new_version_too(failure: dict[str, Any]) -> None:
+    failing = [{"at_s": 40, "pool": "serve"} | failure]
+    results = simulate(scenario({"startup": FAST}, 4.0, 400, failures=failing, rollout={"at_s": 12}))
+    assert results.members["why"][1].startswith("rolled out; ")
+
+
+def test_a_replica_forgets_windows_that_are_over() -> None:
+    slowness = Slowness()
+    for start in range(0, 1000, 10):
+        slowness.begin((start, start + 15, 0.5))
+        assert slowness.windows == [(at, at + 15, 0.5) for at in (start - 10, start) if at >= 0]
+    slowness.begin((1000, NEVER, 0.25))
+    slowness.begin((2000, 2001, 0.9))
+    assert slowness.windows == [(1000, NEVER, 0.25), (2000, 2001, 0.9)]
+    starts = np.array([5, 985, 990, 999, 1000, 2000])
+    assert slowness.steps_ps(np.full(6, 30), starts).tolist() == [60, 60, 60, 60, 120, 120]
+
+
+def test_ports_forget_windows_that_are_over_each_at_its_own_time() -> None:
+    link = Link(LinkSpec(token_s=1e-9, latency_ps=0))
+    (early,), (late,) = link.ports(), link.ports()
+    link.weaken(0, ((at, at + 500, 0.5) for at in range(0, 10**6, 1000)))
+    link.weaken(0, iter([(0, NEVER, 0.8)]))
+    for at in range(0, 10**5, 1000):
+        assert link.arrival_ps(0.25, (late,), at) == at + 500
+        assert len(late.slowness.windows) <= 4
+    assert link.arrival_ps(0.25, (early,), 3000) == 3500
+    assert link.arrival_ps(0.25, link.ports(), 7500) == 7813
 
 
 def test_with_a_rate_it_comes_back_after_it_is_over() -> None:

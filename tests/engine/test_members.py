@@ -15,6 +15,7 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import member_facts
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
@@ -57,7 +58,7 @@ def test_a_member_that_drains_finishes_what_it_has_and_gets_no_more() -> None:
     assert instants(cluster, "finish_ps") == [5, 10, 7]
     assert cluster.recorder.columns["replica"].tolist() == [0, 0, 1]
     assert lives(cluster) == [(0, 0, 1, 10), (1, 1, None, None)]
-    assert [each.why for each in cluster.members] == ["at the start; drained", "ordered"]
+    assert [each.why for each in member_facts(cluster)] == ["at the start; drained", "ordered"]
 
 
 def test_requests_wait_at_the_gateway_for_a_member_and_go_out_in_order_of_arrival() -> None:
@@ -136,7 +137,7 @@ def test_a_failed_member_loses_its_step_and_the_gateway_sends_again_what_has_no_
     assert instants(cluster, "first_token_ps") == [5, 44, 44]
     assert instants(cluster, "scheduled_ps") == [0, 9, 9]
     assert columns["replica"].tolist() == [0, 1, 1]
-    assert cluster.recorder.reasons[-1] == "its replica was lost: failed"
+    assert cluster.recorder.reasons[-1] == "its replica was lost: a process failed"
     assert lives(cluster)[0] == (0, 0, None, 8)
     assert cluster.losses.failed_ps == {0: 8 * MS}
     assert wasted_tokens(cluster) == {0: 6, 1: 0, 2: 0}  # the step that computes the second prompt is lost

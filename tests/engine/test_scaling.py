@@ -14,6 +14,8 @@ from simserve import Scenario, simulate
 from simserve.errors import PolicyError
 from simserve.metrics.results import Results
 from simserve.report.page import render
+from simserve.report.run_head import run_head
+from simserve.report.run_view import RunView
 from tests.effort import examples
 
 FAST = {"process_s": 3, "compile_s": 2, "ready_probe_s": 1, "weights": {"from": "host_memory", "bytes_per_s": 1e15}}
@@ -411,3 +413,23 @@ def test_a_roll_out_is_no_scaling_and_says_how_long_it_took() -> None:
     scaling = results.summary["scaling"]
     assert (scaling["n_scalings"], scaling["n_reversals"]) == (0, 0)
     assert scaling["rollout_s"] == pytest.approx(14, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("at_s", "more"),
+    [
+        (45, {}),  # the second of two is replaced when the load ends, after 50 s
+        (12, {"canary": {"traffic_frac": 0.5, "for_s": 900}}),
+        (12, {"canary": {"share": 0.5, "for_s": 900}}),
+    ],
+)
+def test_a_roll_out_that_does_not_end_in_the_run_took_no_time_but_says_so(at_s: float, more: dict[str, Any]) -> None:
+    load = scenario({"replicas": 2, "startup": FAST}, 4.0, 200, rollout={"at_s": at_s, **more}).to_dict()
+    results = simulate(Scenario.from_dict(load | {"slo": {"ttft_s": 0.5}}))
+    scaling = results.summary["scaling"]
+    assert scaling["rollout_s"] is None and scaling["rollout_attained_frac"] > 0.9
+    warning = f"the roll-out of {at_s} s had not ended when the run did: make the load longer"
+    assert warning in results.summary["warnings"]
+    page = render(results).replace("\u00a0", " ")
+    assert "The roll-out has not ended: 100% of requests that arrived since it began met the SLO." in page
+    assert warning[1:] in page and "roll-out has not ended" in str(run_head(RunView(results.figures)).brief)

@@ -12,13 +12,15 @@ from simserve.metrics.utilization import utilization
 from simserve.report.page import render
 from simserve.tables.facts import MemberFacts, RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.run_tables import RunTables
+from simserve.tables.why import Reason, Why
 from tests.metrics.stories import Life, S, Teller, pool_facts, run_facts, tables, window_of
 from tests.metrics.test_timeseries import grid, series
 
+ORDERED = Reason(Why.SCALED, "ordered")
 HALF = (
-    MemberFacts(why="at the start", gone_s=4.0, draining_s=2.0),
-    MemberFacts(1.0, 2.0, why="ordered"),
-    MemberFacts(6.0, None, gone_s=7.0, why="ordered; canceled"),
+    MemberFacts(reasons=(Reason(Why.START),), gone_s=4.0, draining_s=2.0),
+    MemberFacts(1.0, 2.0, reasons=(ORDERED,)),
+    MemberFacts(6.0, None, gone_s=7.0, reasons=(ORDERED, Reason(Why.LINK, "d", (5.0, None), 0.25))),
 )
 """Of 8 s: one drains from 2 s and is gone at 4 s, one is ready from 2 s on, one never is."""
 
@@ -96,6 +98,10 @@ def test_facts_and_the_table_of_members_are_written_and_read() -> None:
     run, facts = story()
     assert facts_from_dict(facts_to_dict(facts), facts.wall_s).members == HALF
     table = Results.from_run(run, facts, "").members
-    assert table["why"].tolist() == ["at the start", "ordered", "ordered; canceled"]
+    assert table["why"].tolist() == [
+        "at the start",
+        "ordered",
+        "ordered; the link of pool d ran at 25% of its speed from 5 s on",
+    ]
     assert table["gpus"].tolist() == [2, 2, 2]
     assert np.isnan(table["ready_s"][2]) and table["gone_s"][2] == 7.0

@@ -49,6 +49,14 @@ def test_a_roll_out_comes_back_from_yaml_and_leaves_the_size_of_its_pool_open() 
     assert [each.n_replicas for each in with_replicas(rolled, {0: 4}).setups] == [4, 0]
 
 
+def test_a_grace_may_be_as_short_as_the_largest_decode_step_of_its_pool() -> None:
+    small = {"autoscaler": HPA, "scheduler": {"max_num_seqs": 8}}
+    assert scenario(small | {"shutdown": {"grace_s": 0.01}}).cluster.pools[0].shutdown is not None
+    with pytest.raises(ScenarioError, match=r"within a decode step of 8 x 1,024 tokens, got 0.005"):
+        scenario(small | {"shutdown": {"grace_s": 0.005}})
+    assert scenario(small | {"shutdown": {"grace_s": 0.005, "drain": False}})
+
+
 def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
     startup = {"provision_s": {"mean": 60}, "image_s": {"median": 80, "sigma": 0.3, "max": 300}}
     drawn = scenario({"autoscaler": HPA, "startup": startup})
@@ -73,7 +81,11 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
             "cluster.gpu_budget: must hold the 3 GPUs",
         ),
         ({"autoscaler": HPA | {"metrics": [{"metric": "queue", "target": 5}]}}, {}, "unknown metric 'queue'"),
-        ({"autoscaler": HPA, "shutdown": {"grace_s": 0.001}}, {}, "must be at least 0.1 s, as less ends within a step"),
+        (
+            {"autoscaler": HPA, "shutdown": {"grace_s": 0.001}},
+            {},
+            "shutdown.grace_s: must be at least 0.0325 s, as less ends within a decode step of 432 x 1,024 tokens",
+        ),
         (
             {"autoscaler": HPA, "shutdown": {"pre_stop_s": 45}},
             {},
@@ -171,7 +183,7 @@ def pair(
 
 def test_a_planner_of_two_pools_is_spelled_out_and_both_pools_have_it() -> None:
     made = pair(PLANNER | {"max_gpu_budget": 6}, {"parallel": {"tensor": 2}})
-    assert made.changes and made.cluster.scrape is not None and made.cluster.pools[0].startup is not None
+    assert made.cluster.changes and made.cluster.scrape is not None and made.cluster.pools[0].startup is not None
     assert made.origins["cluster.autoscaler.max_gpu_budget"] == "explicit"
     assert made.origins["cluster.autoscaler.load_adjustment_interval_s"] == "default"
     assert "load_adjustment_interval_s: 5" in made.to_yaml()

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Val
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import problems_of
-from simserve.workload.readers.base import MOST_S
+from simserve.workload.readers.base import MOST_S, MS
 from simserve.workload.readers.cells import MOST_ID
 from simserve.workload.trace import MOST_TOKENS
 
@@ -49,7 +49,7 @@ class Subagent(AgentKeys):
 
     type: Literal["subagent"]
     t: Seconds
-    duration_ms: Annotated[float, Field(ge=0, le=1e3 * MOST_S, allow_inf_nan=False)] | None = None
+    duration_ms: Annotated[float, Field(ge=0, le=MOST_S / MS, allow_inf_nan=False)] | None = None
     requests: list[AgentRequest]
 
 

@@ -25,6 +25,16 @@ LEAST = {"prompt_tokens": 1, "output_tokens": 1, "max_tokens": 1, "turn": 0, "pr
 MOST_S = 1e11
 """Largest stamp in seconds, the year 5138 since 1970; a larger one is in finer units."""
 
+MS, US, NS = 1e-3, 1e-6, 1e-9
+SECONDS = {"s": 1.0, "ms": MS, "us": US, "ns": NS} | dict.fromkeys(("sec", "secs", "seconds"), 1.0)
+"""Seconds of units of time, as logs write them."""
+
+
+def without_unit(name: str) -> tuple[str, float | None]:
+    """Return a name without the unit that it ends with, as `ttft_ms` does, and that in seconds; None: it has none."""
+    stem, _, unit = name.rpartition("_")
+    return (stem, SECONDS[unit]) if stem and unit in SECONDS else (name, None)
+
 
 class Texts(tuple[str, ...]):
     """Cells of CSV, where a number is written as text and nothing as an empty cell."""

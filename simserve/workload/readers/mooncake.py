@@ -8,6 +8,7 @@ Source: Mooncake (Qin et al., FAST '25), Apache-2.0.
 
 from pathlib import Path
 
+from simserve.workload.readers.base import MS
 from simserve.workload.readers.json_rows import read_lines
 from simserve.workload.readers.prefix_ids import MOONCAKE_BLOCK_TOKENS, HashIds
 from simserve.workload.trace import Trace
@@ -15,4 +16,4 @@ from simserve.workload.trace import Trace
 
 def read(path: Path) -> Trace:
     """Read a Mooncake trace. Raises TraceError."""
-    return read_lines(path, 1e-3, lambda rows, _: HashIds(rows, MOONCAKE_BLOCK_TOKENS))
+    return read_lines(path, MS, lambda rows, _: HashIds(rows, MOONCAKE_BLOCK_TOKENS))

@@ -5,17 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simserve.errors import SimserveError, TraceError, did_you_mean
-from simserve.workload.readers.base import names_shown
+from simserve.workload.readers.base import SECONDS, names_shown, without_unit
 from simserve.workload.readers.logs.base import METRICS
 
-UNITS = {
-    "_s": 1.0,
-    "": 1.0,
-    "_ms": 1e-3,
-    "_us": 1e-6,
-    "_ns": 1e-9,
-    **dict.fromkeys(("_sec", "_secs", "_seconds"), 1.0),
-}
+UNITS = {"_s": 1.0, "": 1.0} | {f"_{unit}": seconds for unit, seconds in SECONDS.items()}
 """Suffixes of time columns; no suffix is seconds, of an epoch what its size tells."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -127,11 +120,8 @@ def _ours(written: str) -> tuple[str, float | None] | None:
     """Return the column of ours that a name means, and the factor of its unit: `ttft_ms` is ttft_s in milliseconds."""
     if written in ALIASES:
         return written, None
-    for unit, scale in UNITS.items():
-        name = f"{written.removesuffix(unit)}_s"
-        if unit and written.endswith(unit) and name in ALIASES:
-            return name, scale
-    return None
+    stem, scale = without_unit(written)
+    return None if scale is None or f"{stem}_s" not in ALIASES else (f"{stem}_s", scale)
 
 
 def _named(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, LogColumn]:
@@ -140,6 +130,5 @@ def _named(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[
         if theirs not in header:
             raise TraceError(f"{path}: --map {written}={theirs}: no such column; {did_you_mean(theirs, header)}")
         ours, scale = _ours(written) or (written, None)
-        own = next((factor for unit, factor in UNITS.items() if unit and theirs.lower().endswith(unit)), None)
-        columns[ours] = LogColumn(theirs, own if scale is None else scale)
+        columns[ours] = LogColumn(theirs, without_unit(theirs.lower())[1] if scale is None else scale)
     return columns

@@ -14,10 +14,8 @@ from typing import Any
 
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
+from simserve.workload.readers.base import MS, NS, SECONDS
 from simserve.workload.readers.text_lines import decoded, line_pieces
-
-SECONDS = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-NS = 1e-9
 
 LOAD = ("chat", "text_completion", "generate_content")
 """Operations of spans that are requests to a model; others enclose them."""
@@ -184,7 +182,7 @@ def _guided(request: Mapping[str, Any], failed: bool) -> Mapping[str, Any]:
         "arrival_s": request.get("request_start_time"),
         "prompt_tokens": request.get("prompt_tokens") or 1,
         "output_tokens": 0 if failed else request.get("output_tokens"),
-        "ttft_s": _times(request.get("time_to_first_token_ms"), 1e-3),
+        "ttft_s": _times(request.get("time_to_first_token_ms"), MS),
         "e2e_s": request.get("request_latency"),
         "session_id": info.get("conversation_id") or "",
         "turn": info.get("turn_index"),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.tables.columns import Floats, Ints, taken
-from simserve.workload.readers.base import Place, checked, items, names_shown, shown
+from simserve.workload.readers.base import MS, NS, US, Place, checked, items, names_shown, shown
 from simserve.workload.readers.cells import (
     AMOUNT,
     FLAG,
@@ -53,7 +53,7 @@ MORE = {"status": LABEL, "cache_hit": FLAG} | PREFIXES
 FAILED = ("failure", "failed", "error")
 """Values of `status` of requests without an answer, in logs that have others than a simulated run."""
 
-EPOCHS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+EPOCHS = ((1e17, NS), (1e14, US), (1e11, MS))
 """Sizes from which an epoch without a unit is in nano-, micro- and milliseconds."""
 
 OTHERS_SHOWN = 8

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.tables.columns import Ints, by_appearance
 from simserve.workload.readers.agents import DECIMALS, REMEDY, AgentRequest, Session, Subagent, as_kind
-from simserve.workload.readers.base import Cells, Place, checked, names_shown, refuse_rows, shown
+from simserve.workload.readers.base import MS, Cells, Place, checked, names_shown, refuse_rows, shown
 from simserve.workload.readers.cells import CellKind, texts
 from simserve.workload.readers.json_rows import read_objects
 from simserve.workload.readers.logs.base import Log
@@ -162,7 +162,7 @@ class _Sessions:
                 self.counts["requests left out, of subagents before their parent's first request"] += len(inner)
             elif inner:
                 last = _follow(inner, main[n_before - 1 : n_before])
-                took_s = None if each.duration_ms is None else each.duration_ms / 1e3
+                took_s = None if each.duration_ms is None else each.duration_ms * MS
                 end_s = max(call.end_s for call in inner) if took_s is None else round(each.t + took_s, DECIMALS)
                 joins = max(n_before, bisect_left(starts, max(end_s, inner[-1].start_s)))
                 for parent in main[joins : joins + 1]:
