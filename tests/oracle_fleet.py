@@ -43,6 +43,8 @@ class Change:
     """Of a shift."""
     most_sends: int = NEVER
     """How often the gateway sends a request, at most."""
+    with_kv: bool = False
+    """What goes on elsewhere takes its keys and values along; the member drains if it does not yet."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -91,7 +93,11 @@ class Script:
                 for rank in member.ranks:
                     fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
             elif change.kind != "drain":
-                fleet.fail(member, "failed", Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends))
+                if change.with_kv and member.draining_ps is None:
+                    fleet.drain(member, "drained")
+                rescue = Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends)
+                if member.gone_ps is None:
+                    fleet.fail(member, "failed", replace(rescue, with_kv=change.with_kv))
             elif member.draining_ps is None:
                 fleet.drain(member, "drained")
 
@@ -137,12 +143,13 @@ class Recorded:
     def fail(self, member: Member, why: str, rescue: Rescue) -> None:
         some: Kind = "move" if rescue.moves else "resend"
         every: Kind = "rescue" if rescue.moves and rescue.resends else some
-        self.note(every if rescue.moves or rescue.resends else "fail", member, rescue.most_sends)
+        kind: Kind = every if rescue.moves or rescue.resends else "fail"
+        self.note(kind, member, rescue.most_sends, with_kv=rescue.with_kv)
         self.fleet.fail(member, why, rescue)
 
-    def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
-        there = there_in(self.fleet)
-        self.changes.append(Change(self.clock.now_ps, kind, there.index(member), most_sends=most_sends))
+    def note(self, kind: Kind, member: Member, most_sends: int = NEVER, *, with_kv: bool = False) -> None:
+        how: dict[str, Any] = {"most_sends": most_sends, "with_kv": with_kv}
+        self.changes.append(Change(self.clock.now_ps, kind, there_in(self.fleet).index(member), **how))
 
 
 @dataclass
@@ -265,7 +272,9 @@ class OracleFleet:
     def note_gone(self, now_ps: int) -> None:
         """Note the draining members that have nothing left."""
         for member in self.members:
-            has_more = any(rank.is_frozen or rank.n_outstanding or rank.away or rank.step for rank in member.ranks)
+            has_more = any(
+                rank.is_frozen or rank.n_outstanding or rank.away or rank.leaving or rank.step for rank in member.ranks
+            )
             if member.draining_ps is not None and member.gone_ps is None and not has_more:
                 member.gone_ps = now_ps
 
@@ -286,7 +295,7 @@ def lost_with(
             if receiver is not rank:
                 unbind_receiver(receiver, rank)
         lost += [*rank.waiting, *(request for request, _ in rank.coming), *rank.running, *rank.away, *rank.kept]
-        lost += [request for request, _ in rank.coming_in] + list(rank.without_blocks)
+        lost += [request for request, _ in rank.coming_in] + list(rank.without_blocks) + rank.leaving
         if rank.host is not None:
             lost += rank.host.swapped
             for request in [*rank.host.swapped]:
@@ -300,7 +309,7 @@ def lost_with(
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []
         rank.coming_in, rank.kept, rank.words, rank.in_transfer, rank.here, rank.doomed = [], [], [], [], [], []
-        rank.n_outstanding, rank.stage_sends = 0, []
+        rank.n_outstanding, rank.stage_sends, rank.leaving = 0, [], []
     unique = {id(request): request for request in lost if request.phase is not Phase.DONE}
     return [each for each in unique.values() if ranks[0].lives[each].finish_ps < 0]
 
@@ -327,6 +336,8 @@ def waits_ps(life: Life | None, *, is_pushed: bool) -> int:
 
 def whole(life: Life, *, is_pushed: bool) -> Life:
     """Return a request as one life: what led to its first token is that of the first replica, and waits add up."""
+    if life.first_places is not None:
+        life = replace(life, replica=life.first_places[0], prefill_replica=life.first_places[1])
     if life.before is None:
         return life
     before = whole(life.before, is_pushed=is_pushed)
@@ -364,7 +375,7 @@ def unbind_sender(sender: OracleReplica, failing: OracleReplica) -> list[Request
 def unbind_receiver(receiver: OracleReplica, failing: OracleReplica) -> None:
     """Let a decode replica free what it holds for requests of a failing prefill replica, and forget them."""
     of_it = {*failing.away, *failing.waiting, *(r for r, _ in failing.coming), *failing.prefilling}
-    of_it |= {*failing.without_blocks}
+    of_it |= {*failing.without_blocks, *failing.leaving}
     before = receiver.n_outstanding
     for request in [each for each in receiver.kept if each in of_it]:
         receiver.give_up(request)
