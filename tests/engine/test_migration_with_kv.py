@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve import simulate
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Patience
@@ -18,12 +19,16 @@ from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, run_both
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.engine.test_migration import column, token_ms
+from tests.engine.test_scaling import FAST, scenario, steps
 from tests.oracle_fleet import Change
 
 ALONE = replica_setup(Chunked(max_num_batched_tokens=100, max_num_seqs=4), LineCost(token=MS), block_size=1)
 ONE = trace([0.0], [5], [5])
 CUT = Change(6 * MS + MS // 2, "move", 0, with_kv=True)
 LINK = LinkSpec(0.5e-3, 0)
+KV_BYTES = 32 * 2 * 8 * 128 * 2
+"""[bytes] Keys and values of a token in all layers of Llama-3.1-8B."""
+SPOT = {"what": "spot", "at_s": 10, "notice_s": 0.4, "member": 1}
 
 
 def serve(setups: list[ReplicaSetup], load: Trace, *changes: Change, **more: Any) -> Cluster:
@@ -111,3 +116,38 @@ def test_it_goes_on_twice() -> None:
     cluster = serve([ALONE] * 3, ONE, CUT, Change(11 * MS, "move", 0, with_kv=True))
     assert token_ms(cluster) == [5, 6, 10.5, 15.5, 16.5]
     assert (column(cluster, "n_migrations"), instants(cluster, "preempted_ps")) == ([2], [3 + 3.5])
+
+
+@pytest.mark.parametrize(
+    ("shutdown", "failures", "why", "begin_s", "end_s"),
+    [
+        ({"grace_s": 0.3}, [], "its grace ended", 0.3, None),
+        ({"timeout_s": 0.3, "grace_s": 0.5}, [], "its server timed out; its grace ended", 0.3, 0.5),
+        ({"drain": False, "grace_s": 0.2}, [], "it does not drain; its grace ended", 0.0, 0.2),
+        ({"timeout_s": 0.3}, [SPOT], "its server timed out; its node is gone", 0.3, 0.4),
+    ],
+)
+def test_a_replica_stays_until_the_last_has_crossed_unless_it_dies(
+    shutdown: dict[str, Any], failures: list[dict[str, Any]], why: str, begin_s: float, end_s: float | None
+) -> None:
+    """About 8 requests of 26 MB or more take a fifth of a second at 1 GB/s. What has not crossed by the end is computed
+    again."""
+    pool: dict[str, Any] = {"replicas": 2, "shutdown": shutdown, "startup": FAST}
+    pool |= {} if failures else {"autoscaler": steps((10, 1))}
+    how = {"on_failure": {"migrate": "with_kv", "clients": "retry"}, "kv_link": {"bytes_per_s": 1e9}}
+    results = simulate(scenario(pool, 30.0, 600, failures=failures, placement={"gpus_per_node": 1}, **how))
+    (left,) = [row for row in results.members.itertuples() if row.why.endswith(why)]
+    moved = results.requests[results.requests["n_migrations"] > 0]
+    assert results.requests["status"].eq("finished").all() and len(moved) > 5
+    if end_s is None:
+        assert left.gone_s - left.draining_s > begin_s + 0.1
+        assert moved["n_migrations"].eq(1).all() and moved["recompute_s"].eq(0).all()
+        own = results.spans[results.spans["replica"] == left.replica]
+        own = own[own["request_id"].isin(moved.index)]
+        n_stored = (200 + own["last_step"] - own["first_step"] + 1).sum()
+        boundary_s = left.gone_s - left.draining_s - begin_s - n_stored * KV_BYTES / 1e9
+        assert 0 <= boundary_s < 0.01  # the first begins with a step of the other replica
+    else:
+        assert left.gone_s - left.draining_s == pytest.approx(end_s)
+        assert {*moved["n_migrations"]} == {1, 2}
+        assert (moved["recompute_s"].gt(0) == moved["n_migrations"].eq(2)).all()
