@@ -247,8 +247,8 @@ def _serve(
 def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
     views, has_prefixes = scenario.cluster.views, load.trace.prefixes is not None
     pools = list(enumerate(zip(priced.setups, priced.costs, strict=True)))
-    more = (has_prefixes, scenario.seed, priced.setups[0])
-    replicas = [_replica(pool, *of_pool, *more) for pool, of_pool in pools]
+    first, seed = priced.setups[0], scenario.seed
+    replicas = [_replica(pool, *of_pool, has_prefixes, seed, first) for pool, of_pool in pools]
     return Cluster(
         [each for pool, (setup, _) in pools for each in replicas[pool].copies(setup.n_independent)],
         scenario.build_router(),
