@@ -247,7 +247,8 @@ def _serve(
 def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
     views, has_prefixes = scenario.cluster.views, load.trace.prefixes is not None
     pools = list(enumerate(zip(priced.setups, priced.costs, strict=True)))
-    replicas = [_replica(pool, *of_pool, has_prefixes, scenario.seed) for pool, of_pool in pools]
+    first, seed = priced.setups[0], scenario.seed
+    replicas = [_replica(pool, *of_pool, has_prefixes, seed, first) for pool, of_pool in pools]
     return Cluster(
         [each for pool, (setup, _) in pools for each in replicas[pool].copies(setup.n_independent)],
         scenario.build_router(),
@@ -291,7 +292,13 @@ def _control(scenario: Scenario, setups: Sequence[PoolSetup], replicas: Sequence
         cluster.scrape or Scrape(),
         cluster.failures or (),
         cluster.gpu_budget,
-        Rescue(loss.clients == "retry", loss.migrate == "recompute", loss.max_attempts, loss.host_tier == "kept"),
+        Rescue(
+            loss.clients == "retry",
+            loss.migrate != "none",
+            loss.max_attempts,
+            loss.host_tier == "kept",
+            loss.migrate == "with_kv",
+        ),
         rollout=None if rollout is None else RollOut(rollout, plans[-1], names.index(rollout.pool or "")),
     )
 
@@ -309,8 +316,11 @@ def _too_late(cluster: Cluster, setups: Sequence[PoolSetup]) -> TraceError:
     return TraceError(f"{rule}, and {step}; check the constants of engine and calibration, or shorten the load")
 
 
-def _replica(pool: int, setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -> ReplicaSetup:
-    """Return a replica of a pool; data-parallel ranks that share nothing are replicas of their own."""
+def _replica(
+    pool: int, setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int, first: PoolSetup
+) -> ReplicaSetup:
+    """Return a replica of a pool; data-parallel ranks that share nothing are replicas of their own. first: the setup of
+    the first pool."""
     how = setup.speculation
     speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
     return ReplicaSetup(
@@ -329,6 +339,7 @@ def _replica(pool: int, setup: PoolSetup, cost: StepCost, has_prefixes: bool, se
         speculation=speculation,
         balance=setup.parallel.balance,
         pool=pool,
+        has_common_kv=setup.model == first.model,
     )
 
 
@@ -350,7 +361,7 @@ def _link(scenario: Scenario, distortion: Distortion | None) -> KvLink | None:
 
 
 def _link_facts(priced: _Priced) -> LinkFacts | None:
-    if priced.link is None:
+    if priced.link is None or all(setup.role == "both" for setup in priced.setups):
         return None
     shard = priced.costs[0].shard
     return LinkFacts(**dict(priced.link), kv_bytes_per_token=shard.whole.kv_bytes_per_token, sizes=_kv_sizes(shard))
@@ -368,8 +379,8 @@ def _kv_sizes(shard: Shard) -> KvSizes:
 
 
 def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | None:
-    link, shard, router = priced.link, priced.costs[0].shard, scenario.build_decode_router()
-    if link is None or router is None:
+    link, shard, router = priced.link, priced.costs[0].shard, scenario.build_decode_router() or scenario.build_router()
+    if link is None:
         return None
     token_s = shard.whole.kv_bytes_per_token / link.bytes_per_s
     layers = {"by_chunk": 1, "by_layer": shard.model.n_layers}.get(link.transfer)

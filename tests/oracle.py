@@ -131,8 +131,9 @@ def run(
     receivers: list[OracleReplica] = []
     senders: list[OracleReplica] = []
     stores: dict[str, OracleStore] = {}
+    has_roles = any(setup.role != "both" for setup in setups)
 
-    def order(setup: ReplicaSetup, now_ps: int) -> OracleMember:
+    def order(setup: ReplicaSetup, now_ps: int, pool: int) -> OracleMember:
         ranks = replicas_of(setup, lives, done)
         for rank in ranks:
             rank.id = len(replicas)
@@ -142,21 +143,24 @@ def run(
             is_shared = how is not None and how.link.is_shared
             if is_shared:
                 rank.ports = rank.ports[:1] if rank is replicas[0] else replicas[0].ports
-            rank.carrier = OracleCarrier((weak or {}).get(0 if is_shared else setup.pool, ()))
+            rank.carrier = OracleCarrier((weak or {}).get(0 if is_shared else pool, ()))
             rank.slow = (slow or {}).get(len(fleet.members), ())
             if setup.role != "both":
                 (receivers if setup.role == "decode" else senders).append(rank)
+            elif how is not None and not has_roles:
+                rank.adopts = True
+                receivers.append(rank)
         fleet.members.append(OracleMember(setup, ranks, now_ps))
         return fleet.members[-1]
 
     for setup in setups:
-        order(setup, 0).ready_ps = 0
+        order(setup, 0, setup.pool).ready_ps = 0
     router.begin(Random(router_seed))
     both = [replica for replica in replicas if replica.setup.role == "both"]
     gateways = [OracleRoutingView(router, senders or both, delay)]
     fleet.views.append((("prefill",) if senders else ("both",), gateways[0]))
     local: OracleRoutingView | None = None
-    if how is not None:
+    if how is not None and has_roles:
         how.router.begin(Random(f"{router_seed}/decode"))
         gateways.append(OracleRoutingView(how.router, receivers, delay))
         fleet.views.append((("decode",), gateways[1]))
@@ -197,6 +201,8 @@ def run(
     carried: dict[int, int] = {}
     """The limit on the answers of requests that lost their replica and are sent again."""
     n_failures, n_migrations = Counter[int](), Counter[int]()
+    departed: dict[int, Change] = {}
+    """What let each row leave its replica with its keys and values."""
     admitted: set[int] = set()
     at_gateway: list[tuple[int, int]] = []
     """(row, the load's row) of requests that wait for a replica."""
@@ -252,13 +258,34 @@ def run(
     def announce(request: Request, sender: OracleReplica) -> None:
         """Let a decode replica know of a request, once there is one."""
         life = lives[request]
-        life.goes_to = gateways[1].pick(request)
+        life.goes_to = gateways[1 if has_roles else 0].pick(request)
+        if life.migrates and not goes_on(request, sender):
+            return
         if life.goes_to is None:
             without_receiver.append((request, sender))
             return
         life.goes_to.receive(request, sender)
-        if how is not None and not how.is_pushed:
+        if how is not None and not how.is_pushed and not life.migrates:
             life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+
+    def goes_on(request: Request, sender: OracleReplica) -> bool:
+        """Return whether a replica can use the keys and values of a request that left another one."""
+        life, row = lives[request], request.row
+        receiver = life.goes_to
+        if (
+            receiver is not None
+            and receiver.setup.has_common_kv
+            and sender.setup.has_common_kv
+            and request.prompt_tokens + request.max_tokens <= receiver.setup.max_model_len
+        ):
+            n_failures[row] += 1
+            n_migrations[row] += 1
+            life.first_places = life.first_places or (life.replica, life.prefill_replica)
+            life.replica = replicas.index(receiver)
+            return True
+        sender.leaving.remove(request)
+        lose([request], departed[row], now_ps)
+        return False
 
     def change_fleet(now_ps: int) -> None:
         """Let members join and leave, and send what waited for them."""
@@ -272,7 +299,8 @@ def run(
                 member = fleet.members[change.which]
             ending = fleet.pick(change)
             if member is None and change.kind == "join":
-                member = order(fresh(fleet.setups, change.which), now_ps)
+                setup = fresh(fleet.setups, change.which)
+                member = order(setup, now_ps, change.which if change.takes_ps == NEVER_PS else setup.pool)
                 member.is_new = change.which >= len(fleet.setups)
                 for rank, lost in zip(member.ranks, fleet.members[change.before].ranks, strict=False):
                     if change.before >= 0 and rank.host and lost.host and not lost.host.store:
@@ -295,8 +323,18 @@ def run(
                     rank.slow = [*rank.slow, (now_ps, now_ps + change.takes_ps, change.speed)]
             elif ending is not None and change.kind != "drain":
                 fleet.shut(ending)
-                ending.gone_ps = now_ps
+                if change.with_kv and ending.ready_ps is None:
+                    ending.gone_ps = now_ps
+                    continue
+                if change.with_kv and ending.draining_ps is None:
+                    ending.draining_ps = now_ps
+                departing = depart(ending, change, now_ps)
                 is_any_ready |= lose(lost_with(ending.ranks, senders, receivers, now_ps), change, now_ps)
+                for request, rank in departing:
+                    rank.leaving.append(request)
+                is_any_ready |= bool(departing)
+                without_receiver.extend(departing)
+                ending.gone_ps = None if departing else now_ps
             elif ending is not None and change.kind == "drain" and ending.draining_ps is None:
                 fleet.shut(ending)
                 if ending.ready_ps is None:
@@ -308,11 +346,25 @@ def run(
         if is_any_ready:
             release(now_ps)
 
+    def depart(member: OracleMember, change: Change, now_ps: int) -> list[tuple[Request, OracleReplica]]:
+        """Let decoding requests leave a member with their keys and values; return them, and where they were."""
+        result: list[tuple[Request, OracleReplica]] = []
+        for rank in member.ranks if change.with_kv and change.kind in MOVES else ():
+            for request in [each for each in rank.running if each in rank.decoding] if rank.adopts else ():
+                has_gone = clients is not None and clients.has_gone(request.row)
+                if not has_gone and n_failures[request.row] + 1 < change.most_sends:
+                    rank.depart(request, now_ps)
+                    departed[request.row] = change
+                    result.append((request, rank))
+        return result
+
     def lose(lost: list[Request], change: Change, now_ps: int) -> bool:
         """Decide about lost requests; return whether one goes back to the gateway."""
         sent_ps = asked_ps if clients is None else clients.sent_ps
         are_back = False
         gone = {id(request) for request in lost}
+        for replica in replicas:
+            replica.leaving = [each for each in replica.leaving if id(each) not in gone]
         without_receiver[:] = [each for each in without_receiver if id(each[0]) not in gone]
         for request in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
             life, row = lives[request], request.row

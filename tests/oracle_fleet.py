@@ -46,6 +46,8 @@ class Change:
     """How often the gateway sends a request, at most."""
     place: int = -1
     """Number of the member to end in the order of joining, where that is known."""
+    with_kv: bool = False
+    """What goes on elsewhere takes its keys and values along; the member drains if it does not yet."""
 
 
 def fresh(setups: Sequence[ReplicaSetup], which: int) -> ReplicaSetup:
@@ -94,8 +96,11 @@ class Script:
                 for rank in member.ranks:
                     fleet.serving.slow(rank, (now_ps, now_ps + change.takes_ps, change.speed))
             elif change.kind != "drain":
+                if change.with_kv and member.draining_ps is None:
+                    fleet.drain(member, Reason(Why.SCALED, "drained"))
                 rescue = Rescue(change.kind in RESENDS, change.kind in MOVES, change.most_sends)
-                fleet.fail(member, Reason(Why.FAILED, "process"), rescue)
+                if member.gone_ps is None:
+                    fleet.fail(member, Reason(Why.FAILED, "process"), replace(rescue, with_kv=change.with_kv))
             elif member.draining_ps is None:
                 fleet.drain(member, Reason(Why.SCALED, "drained"))
 
@@ -141,12 +146,14 @@ class Recorded:
     def fail(self, member: Member, why: Reason, rescue: Rescue) -> None:
         some: Kind = "move" if rescue.moves else "resend"
         every: Kind = "rescue" if rescue.moves and rescue.resends else some
-        self.note(every if rescue.moves or rescue.resends else "fail", member, rescue.most_sends)
+        kind: Kind = every if rescue.moves or rescue.resends else "fail"
+        self.note(kind, member, rescue.most_sends, with_kv=rescue.with_kv)
         self.fleet.fail(member, why, rescue)
 
-    def note(self, kind: Kind, member: Member, most_sends: int = NEVER) -> None:
+    def note(self, kind: Kind, member: Member, most_sends: int = NEVER, *, with_kv: bool = False) -> None:
         which, place = there_in(self.fleet).index(member), self.fleet.members.index(member)
-        self.changes.append(Change(self.clock.now_ps, kind, which, most_sends=most_sends, place=place))
+        how: dict[str, Any] = {"most_sends": most_sends, "with_kv": with_kv, "place": place}
+        self.changes.append(Change(self.clock.now_ps, kind, which, **how))
 
 
 @dataclass
@@ -269,7 +276,9 @@ class OracleFleet:
     def note_gone(self, now_ps: int) -> None:
         """Note the draining members that have nothing left."""
         for member in self.members:
-            has_more = any(rank.is_frozen or rank.n_outstanding or rank.away or rank.step for rank in member.ranks)
+            has_more = any(
+                rank.is_frozen or rank.n_outstanding or rank.away or rank.leaving or rank.step for rank in member.ranks
+            )
             if member.draining_ps is not None and member.gone_ps is None and not has_more:
                 member.gone_ps = now_ps
 
@@ -290,7 +299,7 @@ def lost_with(
             if receiver is not rank:
                 unbind_receiver(receiver, rank)
         lost += [*rank.waiting, *(request for request, _ in rank.coming), *rank.running, *rank.away, *rank.kept]
-        lost += [request for request, _ in rank.coming_in] + list(rank.without_blocks)
+        lost += [request for request, _ in rank.coming_in] + list(rank.without_blocks) + rank.leaving
         if rank.host is not None:
             lost += rank.host.swapped
             for request in [*rank.host.swapped]:
@@ -304,7 +313,7 @@ def lost_with(
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []
         rank.coming_in, rank.kept, rank.words, rank.in_transfer, rank.here, rank.doomed = [], [], [], [], [], []
-        rank.n_outstanding, rank.stage_sends = 0, []
+        rank.n_outstanding, rank.stage_sends, rank.leaving = 0, [], []
     unique = {id(request): request for request in lost if request.phase is not Phase.DONE}
     return [each for each in unique.values() if ranks[0].lives[each].finish_ps < 0]
 
@@ -331,6 +340,8 @@ def waits_ps(life: Life | None, *, is_pushed: bool) -> int:
 
 def whole(life: Life, *, is_pushed: bool) -> Life:
     """Return a request as one life: what led to its first token is that of the first replica, and waits add up."""
+    if life.first_places is not None:
+        life = replace(life, replica=life.first_places[0], prefill_replica=life.first_places[1])
     if life.before is None:
         return life
     before = whole(life.before, is_pushed=is_pushed)
@@ -368,7 +379,7 @@ def unbind_sender(sender: OracleReplica, failing: OracleReplica) -> list[Request
 def unbind_receiver(receiver: OracleReplica, failing: OracleReplica) -> None:
     """Let a decode replica free what it holds for requests of a failing prefill replica, and forget them."""
     of_it = {*failing.away, *failing.waiting, *(r for r, _ in failing.coming), *failing.prefilling}
-    of_it |= {*failing.without_blocks}
+    of_it |= {*failing.without_blocks, *failing.leaving}
     before = receiver.n_outstanding
     for request in [each for each in receiver.kept if each in of_it]:
         receiver.give_up(request)

@@ -58,6 +58,12 @@ class Life:
     found_keys: list[Key] = field(default_factory=list)
     """Those of its prompt that its decode replica holds for it until it decodes there."""
     decode_cached_tokens: int = 0
+    found_tokens: int = 0
+    """Tokens that the replica which goes on with it has found."""
+    migrates: bool = False
+    """Its replica left, and another one goes on with its keys and values."""
+    first_places: tuple[int, int] | None = None
+    """Where it decoded and where its prompt was computed before it first went on elsewhere."""
     n_computed: int = 0
     """Its tokens computed by steps, without those after its end in a padded batch."""
     first_ps: int | None = None
@@ -70,6 +76,11 @@ class Life:
     """What it was on the replica that was lost, from which it goes on here with a longer prompt."""
     moves: list[tuple[int, str]] = field(default_factory=list)
     """Events: scheduled, joined the decoding requests, left, back, swapped_back, ended."""
+
+    @property
+    def sent(self) -> int:
+        """Tokens that another replica has when it goes on with it."""
+        return max(self.stored, self.request.prompt_tokens)
 
     @property
     def held(self) -> int:
@@ -137,6 +148,10 @@ class OracleReplica:
         """Its prompts are held back at this boundary."""
         self.away: list[Request] = []
         """Requests prefilled here, with blocks not fetched yet."""
+        self.leaving: list[Request] = []
+        """Requests that go on elsewhere with the keys and values that are here still."""
+        self.adopts = setup.role == "decode"
+        """It goes on with requests of other replicas."""
         self.handed_over: list[Request] = []
         """Those of `away` that are not routed yet."""
         self.without_blocks: list[Request] = []
@@ -207,7 +222,7 @@ class OracleReplica:
         """Return the blocks with which it has room for n_tokens in a step."""
         in_prefill = request.phase is Phase.PREFILL or request in self.doomed
         computed = request.prefilled_tokens if in_prefill else self.lives[request].stored
-        return self.layers.blocks(request.prompt_tokens if request in self.kept else computed, n_tokens)
+        return self.layers.blocks(self.lives[request].sent if request in self.kept else computed, n_tokens)
 
     def blocks_for(self, n_tokens: int) -> int:
         return self.layers.most(n_tokens)
@@ -217,7 +232,7 @@ class OracleReplica:
 
     def held(self, request: Request) -> int:
         """Return the tokens it has blocks for here."""
-        return request.prompt_tokens if request in self.kept else self.lives[request].held
+        return self.lives[request].sent if request in self.kept else self.lives[request].held
 
     def held_keys(self, request: Request) -> list[Key]:
         """Return the blocks with an id that it holds here."""
@@ -568,8 +583,8 @@ class OracleReplica:
         ports = [(port, self.carrier) for port in self.ports]
         if self.ports[0] is not sender.ports[0]:
             ports += [(port, sender.carrier) for port in sender.ports]
-        prompt = request.prompt_tokens
-        n_tokens = tokens_on_the_link(link.sizes, self.lives[request].decode_cached_tokens, prompt, prompt)
+        life = self.lives[request]
+        n_tokens = tokens_on_the_link(link.sizes, life.found_tokens, life.sent, life.sent)
         for port, carrier in ports:
             port[0] = carrier.end_ps(max(now_ps, port[0]), link.busy_ps(n_tokens))
         return max(port[0] for port, _ in ports) + link.latency_ps
@@ -595,11 +610,27 @@ class OracleReplica:
                 self.give_up(request)
                 self.n_outstanding -= 1
                 continue
-            self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
-            sender.let_go(request)
-            sender.away.remove(request)
+            if not self.lives[request].migrates:
+                self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
+            sender.give_away(request)
             self.here.append(request)
             sender.must_plan = sender.must_plan or sender.step is None
+
+    def give_away(self, request: Request) -> None:
+        """Free what another replica has, or needs no longer."""
+        if request in self.leaving:
+            self.leaving.remove(request)
+        else:
+            self.let_go(request)
+            self.away.remove(request)
+
+    def depart(self, request: Request, now_ps: int) -> None:
+        """Let a decoding request go on elsewhere: what was known of it here is forgotten."""
+        life = self.lives[request]
+        self.decoding.remove(request)
+        del self.running[request]
+        request.phase, life.migrates, life.preempted_at_ps = Phase.TRANSFER, True, now_ps
+        life.keys, life.n_held_ids, life.slots, life.n_decoded = [], 0, 0, 0
 
     def give_up(self, request: Request) -> None:
         """Drop what is kept for a request that will not decode here."""
@@ -607,13 +638,16 @@ class OracleReplica:
             self.cache.let_go(request, self.held_keys(request), self.own_blocks(request))
         self.kept.remove(request)
 
-    def let_decode(self) -> None:
+    def let_decode(self, now_ps: int) -> None:
         """Start decoding arrived requests; their whole prompts can be found."""
         for request in self.here:
             self.kept.remove(request)
             life = self.lives[request]
-            life.n_held_ids, life.keys = life.decode_cached_tokens // self.block_size, life.found_keys
-            self.note_computed(request, request.prompt_tokens, request.prompt_tokens)
+            life.n_held_ids, life.keys = life.found_tokens // self.block_size, life.found_keys
+            self.note_computed(request, life.sent, life.sent)
+            if life.migrates:
+                life.preempted_ps += now_ps - life.preempted_at_ps
+                life.preempted_at_ps, life.migrates = -1, False
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
@@ -639,15 +673,15 @@ class OracleReplica:
             if (self.waiting and not ordered) or (self.host and self.host.swapped):
                 return
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
-            prompt = request.prompt_tokens
-            n_blocks = self.layers.blocks(prompt, prompt + min(how_many, request.max_tokens))
-            n_found = self.hits(self.chain(request), (prompt - 1) // self.block_size, on_gpu=True)
-            found = self.keys(self.chain(request), n_found, prompt)
+            life = self.lives[request]
+            most = request.prompt_tokens + request.max_tokens
+            n_blocks = self.layers.blocks(life.sent, min(life.sent + how_many, most))
+            n_found = self.hits(self.chain(request), (life.sent - 1) // self.block_size, on_gpu=True)
+            found = self.keys(self.chain(request), n_found, life.sent)
             n_blocks -= sum(self.cache is not None and self.cache.is_held(key) for key in found)
             batch = len(self.running) + len(self.kept)
             if batch >= self.n_slots or n_blocks > self.free_blocks() - self.growth():
                 return
-            life = self.lives[request]
             if ordered:
                 self.waiting.remove(request)
                 del self.senders[request]
@@ -657,11 +691,15 @@ class OracleReplica:
                 self.coming_in.pop(0)
             self.kept.append(request)
             life.found_keys = found
-            life.sent_tokens = life.decode_cached_tokens = n_found * self.block_size
+            life.found_tokens = n_found * self.block_size
             for key in found:
                 assert self.cache is not None
                 self.cache.hold(request, key)
             self.shrink_cache()
+            if life.migrates:
+                self.expect(self.send_whole(request, sender, how.link, now_ps), request, sender)
+                continue
+            life.sent_tokens = life.decode_cached_tokens = life.found_tokens
             if how.is_pushed:
                 life.transfer_wait_ps = now_ps - request.arrival_ps
                 self.words.append((now_ps + max(1, how.link.latency_ps), request, sender))
@@ -736,8 +774,7 @@ class OracleReplica:
         """Drop a request that waits for a decode replica to be ready."""
         self.must_plan = True
         if life.request.phase is Phase.TRANSFER:
-            self.let_go(life.request)
-            self.away.remove(life.request)
+            self.give_away(life.request)
         else:
             self.n_outstanding -= 1
             self.without_blocks.remove(life.request)
@@ -800,8 +837,7 @@ class OracleReplica:
             self.withdraw(request, how, now_ps)
         for sender in [*(sender for each, sender in self.coming_in if each is request), self.senders.get(request)]:
             if sender is not None:
-                sender.let_go(request)
-                sender.away.remove(request)
+                sender.give_away(request)
                 sender.must_plan = sender.must_plan or sender.step is None
         self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
         if self.host:
@@ -821,10 +857,10 @@ class OracleReplica:
     def plan(self, now_ps: int, how: Disaggregation | None) -> None:
         self.must_plan = False
         self.wake_ps = None
-        self.let_decode()
+        self.let_decode(now_ps)
         if self.host:
             self.host.bring_back(self, now_ps)
-        if how is not None and self.setup.role == "decode":
+        if how is not None and self.adopts:
             self.let_in(how, now_ps)
         just_preempted, n_before = False, len(self.running)
         while self.growth() > self.free_blocks():

@@ -109,10 +109,9 @@ def startups(draw: st.DrawFn, unit_s: float) -> Startup:
 
 
 @st.composite
-def passing(draw: st.DrawFn, unit_s: float, setups: list[ReplicaSetup]) -> Passing:
+def passing(draw: st.DrawFn, unit_s: float, setups: list[ReplicaSetup], *, has_link: bool) -> Passing:
     """Draw replicas that are slow, or links that carry less, for a time or for good."""
-    hands_over = any(each.role == "decode" for each in setups)
-    what: Any = draw(st.sampled_from(("slow", "link") if hands_over else ("slow",)))
+    what: Any = draw(st.sampled_from(("slow", "link") if has_link else ("slow",)))
     speeds = (0.5, 0.3, 1 / 7, 0.9, 1.0, *((0.0, 0.0) if what == "link" else ()))
     speed_frac = draw(st.sampled_from(speeds))
     for_s = draw(st.integers(1, 40)) * unit_s if speed_frac == 0 or draw(st.booleans()) else None
@@ -160,7 +159,7 @@ def roll_outs(draw: st.DrawFn, plans: list[PoolPlan], unit_s: float) -> RollOut:
 
 
 @st.composite
-def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scaling:
+def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float, *, has_link: bool) -> Scaling:
     """Draw autoscalers, starts, stops and failures; each replica of a world has a pool of its own."""
     unit_s = max(draw(st.sampled_from(UNITS_S)), span_s / 100)
     plans, autoscalers = [], list[Autoscaler | None]()
@@ -196,10 +195,10 @@ def scalings(draw: st.DrawFn, setups: list[ReplicaSetup], span_s: float) -> Scal
         Scrape.model_construct(interval_s=draw(st.sampled_from((4, 13))) * unit_s, delay_s=unit_s, noise_frac=0.1),
         [
             *draw(st.lists(failures(unit_s), max_size=2)),
-            *draw(st.lists(passing(unit_s, setups), max_size=3)),
+            *draw(st.lists(passing(unit_s, setups, has_link=has_link), max_size=3)),
         ],
         draw(st.sampled_from((None, sum((MOST + plan.spares.n) * plan.n_gpus for plan in plans)))),
-        Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans())),
+        Rescue(resends, moves, draw(st.sampled_from((2, 3, 9))), draw(st.booleans()), moves and draw(st.booleans())),
         draw(st.none() | roll_outs(plans, unit_s)),
     )
 
@@ -210,7 +209,7 @@ def check(world: World, router: Any, data: st.DataObject, delay: Delay | None, p
     limits_ps = () if patience is None else filter(None, (patience.ttft_ps, patience.e2e_ps))
     span_s = max(float(load.arrival_s[-1]), to_s(max(limits_ps, default=0)))  # ticks go on while clients may give up
     waits_s = 0.3 if patience is not None and patience.backoff is not None else 0.0
-    scaling = data.draw(scalings(own.setups, max(span_s, waits_s)))
+    scaling = data.draw(scalings(own.setups, max(span_s, waits_s), has_link=world.link is not None))
     Scene(own, router, None, FrontEnd(), delay).check(load, control=scaling, patience=patience)
     check_gpus(scaling)
 

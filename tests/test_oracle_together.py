@@ -29,6 +29,7 @@ from tests.test_oracle_sessions import STOPS, beside, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
     cached,
+    can_be_disaggregated,
     changes,
     disaggregated,
     front_ends,
@@ -81,7 +82,12 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
         swaps = not result[0].scheduler.reserves and draw(st.booleans())
         tier = draw(tiers(swaps=swaps, offloads=caches))
         result = [replace(setup, host_tier=tier) for setup in result]
-    return World(draw(perhaps_grouped(result)))
+    result = draw(perhaps_grouped(result))
+    if any(not can_be_disaggregated(setup.scheduler) for setup in result) or draw(st.booleans()):
+        return World(result)
+    other = draw(st.sampled_from([None, None, 0, len(result) - 1]))  # keys and values that others cannot use
+    result = [replace(each, has_common_kv=place != other) for place, each in enumerate(result)]
+    return World(result, replace(draw(layered()), n_layers=None))
 
 
 @st.composite

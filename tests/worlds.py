@@ -283,7 +283,8 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Ch
         if kind in MOVES and not all(setup.scheduler.stream for setup in setups):
             kind = "resend"  # clients have no token to go on from before the whole answer
         takes_ps, speed = draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps, draw(st.sampled_from((0.5, 0.3, 0.9)))
-        result.append(Change(at_ps, kind, which, takes_ps, speed))
+        with_kv = kind in MOVES and draw(st.booleans())
+        result.append(Change(at_ps, kind, which, takes_ps, speed, with_kv=with_kv))
     last_ps = max((change.at_ps + change.takes_ps for change in result), default=0)
     roles = list(dict.fromkeys(setup.role for setup in setups))
     first = [next(i for i, setup in enumerate(setups) if setup.role == role) for role in roles]

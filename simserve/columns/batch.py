@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from mypy_extensions import i64
 
 from simserve.columns.arrivals import NextRows
 from simserve.columns.handover import HandoverSide
-from simserve.columns.live import DECODES, LOST, PREFILLS, SWAPPED, WAITS
+from simserve.columns.live import DECODES, LOST, MIGRATES, PREFILLS, SWAPPED, WAITS
 from simserve.columns.prompts import PromptColumns
 from simserve.columns.records import Records
 from simserve.columns.swaps import SwapLine
@@ -157,8 +158,9 @@ class BatchColumns:
         """Free the blocks of a request that has been fetched; return whether the replica is idle and requests may have
         waited for them."""
         self.running.n_away -= 1
-        self.in_flight.see(now_ps)
-        self.in_flight.free(self.contents.release(place, self._live.prefilled_tokens[place]))
+        if self._live.phase[place] != MIGRATES:  # else they are lost already
+            self.in_flight.see(now_ps)
+            self.in_flight.free(self.contents.release(place, self._live.prefilled_tokens[place]))
         is_idle = self.wake(now_ps)
         return is_idle and (self._waiting.n > 0 or self.prompts.prefilling.n > 0 or self.drains)
 
@@ -273,11 +275,27 @@ class BatchColumns:
         waiting, coming = self._waiting.places(), self.prompts.coming.places()
         return [*waiting, *coming, *swapped, *self.running.places()]
 
-    def lose_all(self, left_ps: int) -> list[LostLife]:
+    def decoding(self) -> list[int]:
+        """Return the requests that decode, in the order of admission."""
+        return [place for place in self.running.places() if self._live.phase[place] == DECODES]
+
+    def _depart(self, place: i64, left_ps: int) -> None:
+        """Let a decoding request go on elsewhere with its keys and values."""
+        live = self._live
+        live.prefilled_tokens[place] = self._stop_decoding(place)
+        self.running.leave(place)
+        live.phase[place], live.is_kept[place], live.preempted_ps[place] = MIGRATES, 0, left_ps
+        if self._follows:
+            self.prompts.planner.gone(place, is_ended=False)
+        self.records.end(place, UNFINISHED, NO_INSTANT)
+
+    def lose_all(self, left_ps: int, departing: Sequence[int] = ()) -> list[LostLife]:
         """Lose all blocks, at an instant, and all requests, with the chunks of the step in flight; return those without
-        an answer."""
-        live, running, there, pool = self._live, self.running, self._there(), self.pool
+        an answer. departing: they go on elsewhere with their keys and values."""
         self.in_flight.land()
+        for place in departing:
+            self._depart(place, left_ps)
+        live, running, there, pool = self._live, self.running, self._there(), self.pool
         self._close_spans()
         unanswered = self.unanswered()
         for place in [] if self.swaps is None else list(self.swaps.places):
@@ -297,12 +315,14 @@ class BatchColumns:
             self.close(place)
         for place in there:
             live.remove(place)
-        self._n_outstanding = self._load.n_outstanding = self.running.n_away = 0
+        self.running.returned.clear()
+        self._n_outstanding = self._load.n_outstanding = 0
+        running.n_away = len(departing)
         return lost
 
     def _close_spans(self) -> None:
         """Record the spans of requests that decode still."""
-        ended = [*self.lingering, *([] if self.swaps is None else self.swaps.returned)]
+        ended = [*self.lingering, *self.running.returned]
         for place in self.running.places():
             if self._live.phase[place] == DECODES and place not in ended:
                 self.records.span(place, self.cohort.step)
@@ -397,7 +417,7 @@ class BatchColumns:
 
     def _stop_decoding(self, place: i64) -> i64:
         """Take a request from those that decode before its end; return the tokens it holds."""
-        if self.swaps is None or not self.swaps.has_returned(place):
+        if not self.running.has_returned(place):
             self.records.span(place, self.cohort.step)
         kv_tokens = self.running.drop(place)
         if self._follows:

@@ -102,12 +102,12 @@ class BlockContents:
 
     def take_ahead(self, place: i64) -> i64:
         """Take blocks for a prompt that another replica has computed; return its tokens found here."""
-        self._pool.take(self._counts.held(self._live.prompt_tokens[place]), False)
+        self._pool.take(self._counts.held(self._live.sent_tokens(place)), False)
         return 0
 
     def let_go(self, place: i64) -> i64:
         """Free the blocks taken ahead; return how many become free."""
-        n_blocks = self._counts.held(self._live.prompt_tokens[place])
+        n_blocks = self._counts.held(self._live.sent_tokens(place))
         self._pool.drop(n_blocks, False)
         return n_blocks
 
@@ -289,8 +289,8 @@ class CachedContents(BlockContents):
 
     def shared_blocks(self, place: i64) -> i64:
         """Return how many blocks of a prompt others hold here."""
-        request, prompt_tokens = self._requests.get(place), self._live.prompt_tokens[place]
-        return 0 if request is None else self._memory.shared_blocks(request, prompt_tokens - 1, prompt_tokens)
+        request, n_tokens = self._requests.get(place), self._live.sent_tokens(place)
+        return 0 if request is None else self._memory.shared_blocks(request, n_tokens - 1, n_tokens)
 
     def shared_with_others(self, place: i64) -> i64:
         """Return how many blocks of a swapped request others hold here."""
@@ -306,18 +306,20 @@ class CachedContents(BlockContents):
     def take_ahead(self, place: i64) -> i64:
         """Hold what is here of a prompt, and take blocks for the rest; return its tokens found here."""
         request = self._requests.get(place)
-        return super().take_ahead(place) if request is None else self._memory.take_ahead(request)
+        n_tokens = self._live.sent_tokens(place)
+        return super().take_ahead(place) if request is None else self._memory.take_ahead(request, n_tokens)
 
     def let_go(self, place: i64) -> i64:
         """Free the blocks taken ahead; return how many become free."""
         request = self._requests.get(place)
-        return super().let_go(place) if request is None else self._memory.let_go(request)
+        n_tokens = self._live.sent_tokens(place)
+        return super().let_go(place) if request is None else self._memory.let_go(request, n_tokens)
 
     def receive(self, place: i64) -> None:
         """Let others find a prompt that is all here."""
         request = self._requests.get(place)
         if request is not None:
-            self._memory.receive(request)
+            self._memory.receive(request, self._live.sent_tokens(place))
 
 
 def contents_of(replica: Replica, live: Live) -> BlockContents:

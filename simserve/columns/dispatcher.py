@@ -10,7 +10,7 @@ from simserve.columns.arrivals import NextRows
 from simserve.columns.batch import BatchColumns
 from simserve.columns.entrance import Entrance
 from simserve.columns.handover import Handover
-from simserve.columns.live import ASKS, ENDED, WAITS, Live
+from simserve.columns.live import ASKS, ENDED, MIGRATES, WAITS, Live
 from simserve.columns.turns import UnitTurns
 from simserve.engine.checks import broke, raised
 from simserve.engine.cluster import Cluster
@@ -196,18 +196,33 @@ class Dispatcher:
         """Route a request to the replica that will decode it: once its prompt is computed, or before."""
         live = self._live
         place = handover.pick(live.request(at) if self._needs_requests else None, now_ps)
+        if live.phase[at] == MIGRATES and not self._goes_on(at, place, now_ps):
+            return
         live.sender[at] = live.replica[at]
         live.receiver[at] = place
         live.there_ps[at] = 0
         if place < 0:
             handover.held.append(at)
             return
-        if handover.is_pushed:
+        if live.phase[at] == ASKS:
             handover.pushes[at] = None
         else:
             handover.recorder.hand_over(live.row[at], live.sender[at], place)
             live.replica[at] = place
         self._turns.follow(place, self.batches[place].fetch(at, now_ps))
+
+    def _goes_on(self, at: i64, place: i64, now_ps: i64) -> bool:
+        """Return whether a replica can use the KV of a request that left another one; else it goes to the gateway."""
+        live, replicas, losses = self._live, self._cluster.replicas, self._cluster.losses
+        sender, n_most = live.replica[at], int(live.prompt_tokens[at] + live.most_tokens[at])
+        if place >= 0 and replicas[sender].has_common_kv and replicas[place].can_adopt(n_most):
+            losses.go_on(int(live.row[at]), int(live.life[at]))
+            return True
+        lost = live.lost(at, live.prefilled_tokens[at], int(live.preempted_ps[at]))
+        self._turns.follow(sender, self.batches[sender].give_back(at, now_ps))
+        self.batches[sender].forget(at)
+        losses.leave_behind(lost)
+        return False
 
     def end_notices(self, handover: Handover, now_ps: i64) -> None:
         """Queue the requests that have blocks on their decode replicas, as their prefill replicas are told."""

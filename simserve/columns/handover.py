@@ -33,7 +33,7 @@ class HandoverSide:
         """Other replicas decode its requests, but for those that it keeps; they have blocks for a prompt before it is
         computed; and chunks are sent as they are computed."""
 
-    def let_decode(self) -> None:
+    def let_decode(self, now_ps: i64) -> None:
         """Let requests decode that have all their keys and values: the first that happens at a step boundary."""
 
     def before_plan(self, now_ps: i64) -> None:
@@ -119,11 +119,12 @@ class Handover:
     """Prompts of other replicas and the links that carry their keys and values: decode replicas fetch these, or give
     blocks before a prompt is computed and have them pushed."""
 
-    def __init__(self, cluster: Cluster, handoff: Handoff, live: Live) -> None:
-        self.recorder, self._live = cluster.recorder, live
+    def __init__(self, cluster: Cluster, handoff: Handoff, live: Live, entering: Loads) -> None:
+        """entering: where requests are counted that enter the cluster, and those that go on there."""
+        self.recorder, self._live, self.has_roles = cluster.recorder, live, handoff.has_roles
         fetching = [rank.id for each in cluster.members if each.setup.role == "decode" for rank in each.ranks]
         joins_shortest = handoff.router.joins_shortest and is_own(handoff.router)
-        self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest)
+        self.loads = Loads(cluster, fetching, joins_shortest=joins_shortest) if self.has_roles else entering
         """Where the router of decode replicas counts their requests."""
         self.is_asked = self.loads.is_asked or (cluster.splits and cluster.refresher is not None)
         """The router is asked about a request: its delayed views, which a splitter looks at, may count its answers."""

@@ -161,12 +161,14 @@ class Members:
         self._replicas[rank.id].slow(window)
         self._turns.follow(rank.id, False)
 
-    def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
-        """Lose all that a rank has, and what is on its way to or from it; return what has no answer."""
+    def fail(self, rank: Replica, now_ps: int, departs: Callable[[int], bool] | None) -> list[LostLife]:
+        """Lose all that a rank has, and what is on its way to or from it; return what has no answer. departs: says of a
+        row whether it goes on elsewhere with its keys and values."""
         lost, handover = list[LostLife](), self._handover
         if handover is not None:
             lost = self._lose_pushes(handover, rank.id, now_ps) + self._lose_transfers(handover, rank.id, now_ps)
-        return lost + self._lose_all(self._replicas[rank.id], now_ps)
+        fetched = handover is not None and rank.id in handover.fetching
+        return lost + self._lose_all(self._replicas[rank.id], now_ps, departs if fetched else None)
 
     def _batch(self, place: i64) -> BatchColumns:
         return self._replicas[place].batch
@@ -232,11 +234,15 @@ class Members:
         self._batch(at).forget(place)
         return lost
 
-    def _lose_all(self, replica: ReplicaColumns, now_ps: int) -> list[LostLife]:
+    def _lose_all(self, replica: ReplicaColumns, now_ps: int, departs: Callable[[int], bool] | None) -> list[LostLife]:
         """Lose the step in flight, all blocks and all requests of a rank; return these without an answer."""
         replica.stop(now_ps)
         self._turns.halt(replica.place)
-        lost = replica.batch.lose_all(min(now_ps, int(replica.frozen_ps)))
+        departing = list[int]()
+        if departs is not None and self._handover is not None:
+            departing = [place for place in replica.batch.decoding() if departs(int(self._live.row[place]))]
+            self._handover.held += departing
+        lost = replica.batch.lose_all(min(now_ps, int(replica.frozen_ps)), departing)
         if replica.tier is not None:
             replica.tier.fail()
         self._records.flush()  # before they are recorded as failed, or sent again

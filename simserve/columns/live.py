@@ -26,6 +26,8 @@ SWAPPED: Final = 7
 """Its keys and values are in host memory."""
 LOST: Final = 8
 """Its decode replica was lost while a step computes a part of its prompt."""
+MIGRATES: Final = 9
+"""Its replica leaves, and it goes on elsewhere with its keys and values, of prompt and answer so far."""
 
 FIRST_PLACES: Final = 256
 """Places at first; they double when there are more requests."""
@@ -143,7 +145,7 @@ class Live:
 
     def lost(self, place: i64, n_stored: int, left_ps: int) -> LostLife:
         """Return what a request was that is lost. left_ps: when it lost its blocks, unless it had none before."""
-        if self.scheduled_ps[place] >= 0 and self.phase[place] in (WAITS, ASKS, SWAPPED):
+        if self.scheduled_ps[place] >= 0 and self.phase[place] in (WAITS, ASKS, SWAPPED, MIGRATES):
             left_ps = int(self.preempted_ps[place])
         return LostLife(int(self.row[place]), int(self.life[place]), int(self.emitted_tokens[place]), n_stored, left_ps)
 
@@ -175,6 +177,11 @@ class Live:
         request.prefilled_tokens, request.emitted_tokens = self.prefilled_tokens[place], self.emitted_tokens[place]
         request.n_preemptions = self.n_preemptions[place]
         return request
+
+    def sent_tokens(self, place: i64) -> i64:
+        """Return the tokens that a replica has when it goes on with a request of another one."""
+        n_computed, prompt_tokens = self.prefilled_tokens[place], self.prompt_tokens[place]
+        return n_computed if n_computed > prompt_tokens else prompt_tokens
 
     def left_tokens(self, place: i64) -> i64:
         """Return the tokens to compute before its next one."""

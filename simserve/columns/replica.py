@@ -91,6 +91,8 @@ class ReplicaColumns(RankUnit):
             blocked = tier.after_plan(step_run, now_ps)
             if blocked:
                 self._blocked_outside = blocked
+        if step_run is not None and step_run.n_steps > 1 and self._running.returned:
+            step_run.cut(1)  # their spans go on with its token; a request behind them may start after it
         if step_run is None:
             is_away = self._side.n_elsewhere() > 0 or (tier is not None and tier.reads)
             returns = self._has_preempted and self._prompts.n_swapped > 0
@@ -177,6 +179,8 @@ class ReplicaColumns(RankUnit):
             return  # it wakes, and plans
         if self.tier is not None:
             self.tier.before_commit(step_run, now_ps)
+        if self._running.returned and step_run.n_decoding:
+            self._running.give_tokens(now_ps)
         if self._is_uneven:
             self._commit_but_last(step_run)
         n: i64 = step_run.n_decoding

@@ -64,7 +64,9 @@ class Building:
         self.records = Records(cluster.recorder, self.live, deadlines)
         self._turns = turns = UnitTurns()
         self._entrance, self._tiers = entrance, Tiers(cluster, turns)
-        self.handover = None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live)
+        self.handover = (
+            None if cluster.handoff is None else Handover(cluster, cluster.handoff, self.live, entrance.loads)
+        )
         self._arrivals = arrivals
         dispatcher = Dispatcher(cluster, arrivals, self.live, entrance, self.handover, turns)
         self.loop = Loop(cluster, arrivals, self.records, dispatcher, self.handover, self._tiers, turns)

@@ -48,6 +48,22 @@ class Running:
         self._n_joins: i64 = 0
         self.finished: vec[i64] = filled(16, NONE)
         """Places that the last step finished, in the order of joining, as many as `pop_finished` says."""
+        self.returned: list[int] = []
+        """Requests that go on here and have had no token since; their spans are recorded."""
+
+    def has_returned(self, place: int) -> bool:
+        """Return whether a request goes on here and has had no token since; it stops counting as such."""
+        if place not in self.returned:
+            return False
+        self.returned.remove(place)
+        return True
+
+    def give_tokens(self, now_ps: i64) -> None:
+        """Give returned requests their tokens at the end of a decode step, before its commit."""
+        for place in self.returned:
+            self._live.joined_ps[place] = now_ps
+            self.count_first(place)
+        self.returned.clear()
 
     def places(self) -> list[int]:
         """Return the requests in the order of admission."""

@@ -11,7 +11,7 @@ from mypy_extensions import i64
 from simserve.columns.entrance import Loads
 from simserve.columns.handover import Handover, HandoverSide, in_time
 from simserve.columns.lines import Line
-from simserve.columns.live import DECODES, ENDED, LOST, MOVES
+from simserve.columns.live import ASKS, DECODES, ENDED, LOST, MIGRATES, MOVES
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.replica import Replica
 from simserve.engine.step_run import StepRun
@@ -169,8 +169,9 @@ class Fetches(HandoverSide):
 
     def holds(self, place: i64) -> bool:
         """Return whether a request is in transfer, or waits for others that are."""
-        if self._live.phase[place] == MOVES or self._orders:
-            return self._live.phase[place] == MOVES or self.is_elsewhere(place)
+        moves = self._live.phase[place] in (MOVES, MIGRATES)
+        if moves or self._orders:
+            return moves or self.is_elsewhere(place)
         return place in self._coming_in.places()
 
     def arrives_at(self, place: i64) -> i64:
@@ -209,27 +210,30 @@ class Fetches(HandoverSide):
             return True
         return False
 
-    def let_decode(self) -> None:
+    def let_decode(self, now_ps: i64) -> None:
         """Let requests decode that have all their keys and values."""
         running = self._running
         running.n_away -= self._here.n
         running.n_promised = running.n_away
         while self._here.n:
-            self._decode(self._here.pop_left())
+            self._decode(self._here.pop_left(), now_ps)
 
     def before_plan(self, now_ps: i64) -> None:
         """Let arrived requests decode, and give slots and blocks to others, unless some wait here."""
         running = self._running
         if self._here.n:
-            self.let_decode()
+            self.let_decode(now_ps)
         self._blocked = BLOCKS if self._waiting.n or self._prompts.n_swapped else 0
         if self._coming_in.n:
             self._allocate(now_ps)
         self.n_before_queue = 0 if self._orders else self._coming_in.n
         running.n_promised = running.n_away
 
-    def _decode(self, place: i64) -> None:
+    def _decode(self, place: i64, now_ps: i64) -> None:
         live, running = self._live, self._running
+        if live.phase[place] == MIGRATES:
+            self._handover.recorder.resume(live.row[place], live.preempted_ps[place], now_ps, is_swapped=True)
+            running.returned.append(place)
         live.phase[place] = DECODES
         self._contents.receive(place)
         live.join_step[place] = self._cohort.step
@@ -243,7 +247,7 @@ class Fetches(HandoverSide):
         handover, pool, n_growing = self._handover, self._pool, self._cohort.blocks_of_next()
         while coming_in.n:
             place = coming_in.first()
-            prompt_tokens = live.prompt_tokens[place]
+            kv_tokens = live.sent_tokens(place)
             if self._orders:
                 if not self.is_elsewhere(place):
                     return
@@ -255,9 +259,10 @@ class Fetches(HandoverSide):
                 self._blocked = BLOCKS if waits else SEATS
                 return
             n_next: i64 = self._cohort.n_slots
-            if live.most_tokens[place] < n_next:
-                n_next = live.most_tokens[place]
-            n_blocks = pool.blocks_in_step(prompt_tokens, n_next) - contents.shared_blocks(place)
+            n_left = live.prompt_tokens[place] + live.most_tokens[place] - kv_tokens
+            if n_left < n_next:
+                n_next = n_left
+            n_blocks = pool.blocks_in_step(kv_tokens, n_next) - contents.shared_blocks(place)
             if n_blocks > pool.free_blocks - n_growing:
                 self._blocked = BLOCKS
                 return
@@ -269,13 +274,14 @@ class Fetches(HandoverSide):
             running.n_away += 1
             found_tokens = contents.take_ahead(place)
             live.there_tokens[place], row, waited_ps = found_tokens, live.row[place], now_ps - live.joined_ps[place]
-            if handover.is_pushed:
+            if live.phase[place] == ASKS:
                 handover.recorder.find_room(row, waited_ps, found_tokens, handover.notice_ps)
                 handover.notify(place, int(now_ps) + handover.notice_ps)
                 continue
-            handover.recorder.find_room(row, waited_ps, found_tokens)
+            if live.phase[place] == MOVES:
+                handover.recorder.find_room(row, waited_ps, found_tokens)
             sender = live.sender[place]
-            self.expect(place, handover.arrival_ps(prompt_tokens, found_tokens, sender, self._replica, now_ps))
+            self.expect(place, handover.arrival_ps(kv_tokens, found_tokens, sender, self._replica, now_ps))
         if self._orders:
             self._blocked = 0
 
@@ -309,7 +315,8 @@ class Fetches(HandoverSide):
         place: i64 = heappop(in_transfer)[2]
         if self._live.phase[place] == ENDED:
             return place
-        self._handover.recorder.arrive(self._live.row[place], now_ps - self._live.joined_ps[place])
+        if self._live.phase[place] == MOVES:
+            self._handover.recorder.arrive(self._live.row[place], now_ps - self._live.joined_ps[place])
         self._here.append(place)
         return place
 
@@ -373,7 +380,7 @@ def side_of(
     replica: Replica, role: str, prompts: PromptColumns, handover: Handover | None, loads: Loads
 ) -> HandoverSide:
     """Return the side of a replica with a role; requests are counted in loads, but for those decoded for others."""
-    if handover is None or role == "both":
+    if handover is None or (role == "both" and handover.has_roles):
         return HandoverSide(loads)
     if role == "prefill":
         return Sending(replica, prompts, handover, loads) if handover.is_pushed else Sends(prompts, handover, loads)

@@ -27,15 +27,6 @@ class SwapLine:
         self._live, self._prompts, self._running, self._contents = prompts.live, prompts, prompts.running, contents
         self.places: list[int] = []
         """The swapped requests."""
-        self.returned: list[int] = []
-        """Requests swapped in that have had no token since; their spans are recorded."""
-
-    def has_returned(self, place: int) -> bool:
-        """Return whether a request was swapped in and has had no token since; it stops counting as such."""
-        if place not in self.returned:
-            return False
-        self.returned.remove(place)
-        return True
 
     def has_room(self, kv_tokens: i64) -> bool:
         """Return whether the host has room for the blocks of a request."""
@@ -87,15 +78,8 @@ class SwapLine:
         """Copy the blocks of a request back."""
         live = self._live
         self._remove(place)
-        self.returned.append(place)
+        self._running.returned.append(place)
         self._recorder.resume(live.row[place], live.preempted_ps[place], now_ps, is_swapped=True)
         n_found = self._contents.take_back(place)
         self._tier.swap_in(self._pool.blocks_for(live.prefilled_tokens[place]), n_found)
         live.phase[place], live.join_step[place] = DECODES, self._cohort.step
-
-    def give_tokens(self, now_ps: i64) -> None:
-        """Give returned requests their tokens at the end of a decode step, before its commit."""
-        for place in self.returned:
-            self._live.joined_ps[place] = now_ps
-            self._running.count_first(place)
-        self.returned.clear()

@@ -46,7 +46,7 @@ class TierSide(Reading):
     def before_plan(self, now_ps: i64) -> None:
         """Let requests decode that have their keys and values again, before others get slots and blocks."""
         self._tier.is_planning = True
-        self._side.let_decode()
+        self._side.let_decode(now_ps)
         if self.swaps is not None:
             self._prompts.hides = self._prompts.n_swapped > 0
             self.swaps.let_return(now_ps)
@@ -93,8 +93,6 @@ class TierSide(Reading):
         n_swapped = self._prompts.n_swapped
         if swaps is None:
             return 0
-        if step_run.n_steps > 1 and swaps.returned:
-            step_run.cut(1)  # their spans go on with its token; a request behind them may start after it
         if n_swapped > 1 and self._reshuffles:
             step_run.cut(1)
         step_run.queue_len += n_swapped
@@ -105,11 +103,9 @@ class TierSide(Reading):
     # -- commit --------------------------------------------------------------------------------------------------------
 
     def before_commit(self, step_run: StepRun, now_ps: i64) -> None:
-        """Record the wait of a step, and give returned requests their token."""
+        """Record the wait of a step."""
         if step_run.wait_ps:
             self._replica.recorder.wait_for_copies(self._replica.id, step_run.wait_ps)
-        if self.swaps is not None and step_run.n_decoding:
-            self.swaps.give_tokens(now_ps)
 
     def after_commit(self, now_ps: i64) -> None:
         """Copy to host memory."""

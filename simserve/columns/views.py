@@ -8,7 +8,7 @@ from typing import Final, cast
 from mypy_extensions import i64
 
 from simserve.columns.lines import Line
-from simserve.columns.live import MOVES, Live
+from simserve.columns.live import MIGRATES, MOVES, Live
 from simserve.columns.prompts import PromptColumns
 from simserve.engine.checks import broke, check_prefill, checked_first_back, checked_plan, checked_victim
 from simserve.engine.recorder import BLOCKED_BY
@@ -174,7 +174,7 @@ class ViewPlanner(Planner):
     def granted(self, member: Hashable) -> None:
         """Note that a request with a prompt of another replica is about to get a slot and blocks."""
         request = self._now(member)
-        if self._live.phase[cast(int, member)] == MOVES:  # a policy without views leaves the request's own phase as is
+        if self._live.phase[cast(int, member)] in (MOVES, MIGRATES):  # without views its own phase stays as is
             request.phase = TRANSFER
         self._notices.on_admit(request)
 

@@ -66,7 +66,13 @@ class Cluster:
         self.rows = OfferedRows(offered.trace, self.limit_tokens, self.scratch)
         self.recorder = Recorder(len(self.rows), scratch=self.scratch)
         shared = (self.clock, self.rows, self.recorder)
-        self.fleet = fleet = Fleet(*shared, wiring, self._release_at_once, lambda *loss: self.losses.take(*loss))
+        self.fleet = fleet = Fleet(
+            *shared,
+            wiring,
+            self._release_at_once,
+            lambda *loss: self.losses.take(*loss),
+            lambda *row: self.losses.departs(*row),
+        )
         self.replicas, self.members = fleet.replicas, fleet.members
         self.deadlines: Deadlines | None = None
         """Clients that time out, if any do."""

@@ -112,7 +112,7 @@ class Deployment:
             self._starts.cancel(pod)
             for member in pod.members:
                 member.on_gone = None
-                self._site.fleet.fail(member, Reason(Why.FAILED, what), self._site.rescue)
+                self._site.fleet.fail(member, Reason(Why.FAILED, what), self._site.rescue.dead)
             is_covered = returns and serves and self._take_over(what, only_warm=in_place)
             if returns and serves and in_place:
                 if is_covered:
@@ -211,19 +211,22 @@ class Deployment:
         limits += [] if timeout_s is None else [(shutdown.pre_stop_s + timeout_s, Why.TIMEOUT)]
         if shutdown.drain and limits and pod.phase == "ready":
             limit_s, why_cut = min(limits)
-            self._site.at(now_ps + to_ps(limit_s), lambda: self.cut(pod, Reason(why_cut)))
+            self._site.at(now_ps + to_ps(limit_s), lambda: self.cut(pod, Reason(why_cut), lives=True))
+        if self._site.rescue.with_kv and shutdown.kills_at_s is not None:
+            self._site.at(now_ps + to_ps(shutdown.kills_at_s), lambda: self.cut(pod, Reason(Why.GRACE)))
         for member in pod.members:
             if pod.phase == "ready":
                 member.keeps_until_ps = now_ps + to_ps(shutdown.pre_stop_s)
             fleet.drain(member, why)
         if not shutdown.drain:
-            self.cut(pod, Reason(Why.NO_DRAIN))
+            self.cut(pod, Reason(Why.NO_DRAIN), lives=True)
 
-    def cut(self, pod: Pod, why: Reason) -> None:
-        """End what a replica that leaves has not finished."""
+    def cut(self, pod: Pod, why: Reason, *, lives: bool = False) -> None:
+        """End what a replica that leaves has not finished. lives: keys and values may be fetched from it afterward."""
+        rescue = self._site.rescue if lives and not pod.is_frozen else self._site.rescue.dead
         for member in pod.members:
             if member.gone_ps is None:
-                self._site.fleet.fail(member, why, self._site.rescue)
+                self._site.fleet.fail(member, why, rescue)
 
     def _note_gone(self, pod: Pod, at_ps: int) -> None:
         """Free the GPUs of a replica once all its members are gone."""

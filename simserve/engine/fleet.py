@@ -74,9 +74,9 @@ class Ranks(Protocol):
     def slow(self, rank: Replica, window: Window) -> None:
         """Let a rank take longer for the steps that begin in a window, which begins now."""
 
-    def fail(self, rank: Replica, now_ps: int) -> list[LostLife]:
+    def fail(self, rank: Replica, now_ps: int, departs: Callable[[int], bool] | None) -> list[LostLife]:
         """Lose the step in flight of a rank, all its blocks and all its requests, and those on their way to or from it;
-        return these without an answer."""
+        return these without an answer. departs: says of a row whether it goes on elsewhere with its keys and values."""
 
 
 class Fleet:
@@ -90,9 +90,10 @@ class Fleet:
         wiring: Wiring,
         on_ready: Callable[[], None],
         on_loss: Callable[[LostLife, Reason, Rescue], None],
+        departs: Callable[[int, Reason, Rescue], bool],
     ) -> None:
-        """on_ready is called when a member is ready, and on_loss with each request of a lost one, in the order of
-        sending."""
+        """on_ready is called when a member is ready, on_loss with each request of a lost one, in the order of sending,
+        and departs with each row that may go on elsewhere with its keys and values."""
         self.members: list[Member] = []
         """All members so far, in the order of their orders."""
         self.replicas: list[Replica] = []
@@ -104,7 +105,7 @@ class Fleet:
         self._clock, self._rows, self._recorder, self.wiring = clock, rows, recorder, wiring
         self.serving: Ranks | None = None
         """What serves the ranks, once the run has begun."""
-        self._on_ready, self._on_loss = on_ready, on_loss
+        self._on_ready, self._on_loss, self._departs = on_ready, on_loss, departs
         self.is_alone = False
         """There is one rank at all times, without host memory, and no request waits for an answer."""
         self._stores: dict[str, HostStore] = {}
@@ -161,19 +162,25 @@ class Fleet:
 
     def fail(self, member: Member, why: Reason, rescue: Rescue) -> None:
         """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
-        Each request fails for its client unless it is rescued."""
+        Each request fails for its client unless it is rescued. A member that others fetch keys and values from is gone
+        when they have them."""
         now_ps, lost = self._clock.now_ps, list[LostLife]()
         member.reasons.append(why)
         if member.ready_ps is not None and member.draining_ps is None:
             self._shut(member)
         member.gone_ps = now_ps  # before its ranks are empty, which is no end of a drain
         assert self.serving is not None, "the run has begun"
+        departs = (lambda row: self._departs(row, why, rescue)) if rescue.with_kv else None
         for rank in member.ranks:
-            lost += self.serving.fail(rank, now_ps)
+            lost += self.serving.fail(rank, now_ps, departs)
         sent_ps = self._rows.arrival_ps
         for each in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
             self._on_loss(each, why, rescue)
-        member.leave(now_ps)
+        if all(map(self.serving.is_empty, member.ranks)):
+            member.leave(now_ps)
+        else:
+            member.gone_ps = None
+            self._on_ready()
 
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""

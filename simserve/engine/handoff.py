@@ -41,7 +41,9 @@ class Handoff:
     FAST '25 (layer by layer).
     """
 
-    def __init__(self, how: Disaggregation, link: Link, pick: PickReceiver) -> None:
+    def __init__(self, how: Disaggregation, link: Link, pick: PickReceiver, *, has_roles: bool = True) -> None:
+        """Without roles, replicas hand over only what they have not finished when they leave."""
+        self.has_roles = has_roles
         self.router, self.pick, self.is_pushed = how.router, pick, how.is_pushed
         """The router of decode replicas, what asks it, and whether these give blocks before a prompt is computed."""
         self.weaken = link.weaken

@@ -1,7 +1,7 @@
 """Losses: requests that lost their replica, and what becomes of each."""
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from simserve.engine.alarm import Clock
@@ -25,6 +25,13 @@ class Rescue:
     """How often it sends a request, at most."""
     keeps_host: bool = False
     """Host memory outlives a process that restarts."""
+    with_kv: bool = False
+    """What goes on elsewhere takes its keys and values along, as the replica is not dead."""
+
+    @property
+    def dead(self) -> "Rescue":
+        """What is saved of a replica that is dead."""
+        return replace(self, with_kv=False)
 
 
 ALL_LOST: Final = Rescue()
@@ -74,6 +81,23 @@ class Losses:
         self.carried: dict[int, Carried] = {}
         """What goes on elsewhere, by row."""
         self._n_sends: dict[int, int] = {}
+        self._departed: dict[int, tuple[str, Rescue]] = {}
+        """Why rows left a replica that have their keys and values there, and what is saved of it."""
+
+    def departs(self, row: int, why: str, rescue: Rescue) -> bool:
+        """Return whether a request that decodes may go on elsewhere with its keys and values."""
+        self._departed[row] = why, rescue
+        has_gone = self._deadlines is not None and self._deadlines.has_gone(row)
+        return rescue.moves and self._n_sends.get(row, 1) < rescue.most_sends and not has_gone
+
+    def go_on(self, row: int, life: Hashable) -> None:
+        """Let a request go on elsewhere with its keys and values."""
+        self._n_sends[row] = self._n_sends.get(row, 1) + 1
+        self._recorder.move(row, life, 0)
+
+    def leave_behind(self, lost: LostLife) -> None:
+        """Lose the keys and values of a request that departs, as no replica can use them."""
+        self.take(lost, *self._departed[lost.row])
 
     def n_carried(self, row: int) -> int:
         """Return the tokens that a client had when its request last lost a replica and went on."""

@@ -294,25 +294,25 @@ class CachingMemory(Memory):
 
     # -- prompts that another replica computes -----------------------------------------------------------------------
 
-    def take_ahead(self, request: Request) -> int:
-        """Hold what the GPU has of the prompt, and take blocks for the rest; return the tokens found.
+    def take_ahead(self, request: Request, n_tokens: int) -> int:
+        """Hold what the GPU has of the first n_tokens, and take blocks for the rest; return the tokens found.
 
         The last token always comes over the link, and so does what only the host has (vLLM V1, MultiConnector: one
         connector loads all).
         """
-        n_ids = self._n_ahead[request] = self._hold(request, request.prompt_tokens - 1, request.prompt_tokens)
+        n_ids = self._n_ahead[request] = self._hold(request, n_tokens - 1, n_tokens)
         return n_ids * self.pool.block_size
 
-    def let_go(self, request: Request) -> int:
+    def let_go(self, request: Request, n_tokens: int) -> int:
         """Free the blocks taken ahead; those found here can be found again."""
-        n_free = self._release(request, self._n_ahead.pop(request), request.prompt_tokens, set())
+        n_free = self._release(request, self._n_ahead.pop(request), n_tokens, set())
         self.pool.release(n_free)
         return n_free
 
-    def receive(self, request: Request) -> None:
+    def receive(self, request: Request, n_tokens: int) -> None:
         """Let other requests find the whole prompt, as it is all here (vLLM V1, _update_waiting_for_remote_kv)."""
         request.n_held_ids, request.copies = self._n_ahead.pop(request), set()
-        self._insert(request, request.prompt_tokens, request.prompt_tokens)
+        self._insert(request, n_tokens, n_tokens)
 
     # -- host memory -----------------------------------------------------------------------------------------------
 

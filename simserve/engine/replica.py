@@ -71,6 +71,7 @@ class Replica:
         self.load = LiveView(index, self.memory, self.in_flight, clock)
         self.decode: Decode = setup.decode(self.cohort, self.pool)
         self.streams = setup.scheduler.stream
+        self.has_common_kv = setup.has_common_kv
         self.cost = setup.cost
         """Cost model of its steps."""
         self.n_ahead = int(setup.async_scheduling)
@@ -83,6 +84,10 @@ class Replica:
         """When its steps take longer."""
         self.blocked_by: Blocked | None = None
         """Why the last plan of the run did not admit the head of the queue."""
+
+    def can_adopt(self, n_most: int) -> bool:
+        """Return whether it can use keys and values of the first pool's model, of a request of up to n_most tokens."""
+        return self.has_common_kv and n_most <= self.view.max_model_len
 
     def check_blocks(self, at_s: float) -> None:
         """Raise InvariantError unless the requests that are there as the run ends hold all blocks in use."""

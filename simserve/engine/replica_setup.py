@@ -53,6 +53,8 @@ class ReplicaSetup:
     """Ranks in lockstep hold prompts back until each has one; None: none waits for other ranks."""
     pool: int = 0
     """Number of its pool in the scenario."""
+    has_common_kv: bool = True
+    """Its keys and values are those of the first pool's model: others with such ones can use them."""
 
     def copies(self, n: int) -> "list[ReplicaSetup]":
         """Return the setup of each of n replicas, with a policy of its own; those of simserve without state are shared.

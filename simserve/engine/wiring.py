@@ -38,6 +38,7 @@ class Wiring:
         self.splits = is_split = how is not None and how.splitter is not None
         """A splitter decides where each prompt is computed."""
         self._has_both = any(setup.role == "both" for setup in setups)
+        self._has_roles = any(setup.role != "both" for setup in setups)
         self.roles: tuple[RoleName, ...] = ("prefill", "decode" if is_split and not self._has_both else "both")
         """Roles that receive requests; without a "both" pool, decode replicas serve local prompts."""
         entries = (self._entry(setup, role) for setup in setups for role in self._serves(setup))
@@ -72,8 +73,11 @@ class Wiring:
             return view
 
         how = self._how
-        if how is None:
-            return opened(router, "", *self.roles)
+        if how is None or not self._has_roles:
+            entering = opened(router, "", *self.roles)
+            if how is not None:
+                self.handoff = Handoff(how, Link(how.link), entering.pick, has_roles=False)
+            return entering
         decode = opened(how.router, "decode", "decode")
         self.handoff = Handoff(how, Link(how.link), decode.pick)
         if how.splitter is None:
@@ -92,7 +96,7 @@ class Wiring:
 
     def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
         """Let a replica take its role, and routers see it."""
-        if self.handoff is not None and setup.role != "both":
+        if self.handoff is not None and (setup.role != "both" or not self._has_roles):
             self.handoff.connect(replica, setup.pool, sends=setup.role == "prefill")
             self._local_decode[replica.id] = LocalDecodeIntake(replica.id)
         for role in self._serves(setup):

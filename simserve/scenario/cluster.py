@@ -34,7 +34,8 @@ class ClusterSection(Section):
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
     """Groups of identical replicas; by default one pool of one replica."""
     kv_link: KvLink | None = None
-    """Link that carries KV blocks from prefill to decode replicas; null: the GPUs' network adapters."""
+    """Link that carries KV blocks from prefill to decode replicas, null: the GPUs' network adapters; or for `migrate:
+    with_kv`."""
     admission: PluginSpec | None = None
     """Admission policy, applied before the router; null: every request is admitted."""
     decode_router: PluginSpec | None = None
@@ -63,6 +64,16 @@ class ClusterSection(Section):
     def versions(self) -> tuple[Pool, ...]:
         """All pools, and last the one that a roll-out turns one of them into."""
         return self.pools if self.rollout is None else (*self.pools, self.rollout.to)
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether prefill replicas hand over to decode replicas."""
+        return any(pool.role != "both" for pool in self.pools)
+
+    @property
+    def moves_kv(self) -> bool:
+        """Whether requests take keys and values along from a replica that leaves."""
+        return self.on_failure is not None and self.on_failure.migrate == "with_kv"
 
     @property
     def scales(self) -> bool:
@@ -151,10 +162,14 @@ def _disaggregation(
 ) -> dict[str, object]:
     """Return the cluster's updated keys for pools with roles: link, decode router and splitter."""
     roles = [pool.role for pool in pools]
-    if set(roles) == {"both"}:
-        for key in DISAGGREGATED_ONLY:
+    if not cluster.has_roles:
+        for key in DISAGGREGATED_ONLY[cluster.moves_kv :]:
             if getattr(cluster, key) is not None:
                 draft.problem((key,), "is for pools with role prefill and decode", None, "leave it out")
+        for index, pool in enumerate(pools if cluster.moves_kv else ()):
+            check_role(draft.below("pools", index, "scheduler"), pool.scheduler, "with_kv")
+        if cluster.moves_kv and cluster.rollout is not None:
+            check_role(draft.below("rollout", "to", "scheduler"), cluster.rollout.to.scheduler, "with_kv")
         return {}
     _check_roles(draft, cluster, roles)
     for index, pool in enumerate(pools):

@@ -108,6 +108,13 @@ class Shutdown(Section):
     max_unavailable: Natural | None = None
     """Most replicas that evictions leave missing or not ready (`maxUnavailable` of it); null: all."""
 
+    @property
+    def kills_at_s(self) -> float | None:
+        """[s] When a replica dies from which others fetch keys and values since it was cut; None: it waits for them."""
+        timeout_s = None if self.timeout_s is None else self.pre_stop_s + self.timeout_s
+        cuts_first = self.grace_s is not None and (timeout_s is None or self.grace_s <= timeout_s)
+        return None if self.drain and cuts_first else self.grace_s
+
 
 class Spares(Section):
     """Replicas that stand by: for those that fail, on GPUs of their own, each replaced once used; or asleep."""
@@ -191,9 +198,9 @@ class OnFailure(Section):
     clients: Literal["fail", "retry"] = "fail"
     """`retry`: the gateway sends requests once more of which no token was sent. All others fail for their clients, and
     these may try again by `workload.retries`."""
-    migrate: Literal["none", "recompute"] = "none"
+    migrate: Literal["none", "recompute", "with_kv"] = "none"
     """`recompute`: the gateway goes on elsewhere with requests of which tokens were sent: the new prompt is the prompt
-    and these tokens."""
+    and these tokens. `with_kv`: those on a replica that leaves take their KV along over `kv_link`."""
     max_attempts: Annotated[int, Field(ge=2, le=100)] = 3
     """Most times that the gateway sends a request, with `retry` or `migrate`."""
     host_tier: Literal["lost", "kept"] = "lost"

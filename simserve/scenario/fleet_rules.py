@@ -81,6 +81,14 @@ def _of_losses(cluster: ClusterSection) -> Iterator[Finding]:
         if loss.migrate != "none" and not (pool.scheduler or {}).get("stream", True):
             rule = f"needs tokens that clients have: none before the whole answer in pool {pool.name}"
             yield ("on_failure", "migrate"), rule, loss.migrate, "let its scheduler stream: true"
+    if cluster.moves_kv and not cluster.has_roles:
+        link = cluster.kv_link
+        if link is None:
+            rule, remedy = "needs the link that keys and values cross", "give cluster.kv_link: {bytes_per_s: 50.0e9}"
+            yield ("on_failure", "migrate"), rule, loss.migrate, remedy
+        elif (link.how, link.transfer) != ("pull", "whole"):
+            rule = "needs pools with roles, as requests that leave have all their keys and values"
+            yield ("kv_link", "how"), rule, link.how, "leave how and transfer out"
     tiers = [pool.host_tier.scope for pool in cluster.pools if pool.host_tier is not None]
     if loss.host_tier == "kept" and ("replica" not in tiers or all(each.what != "process" for each in failures)):
         rule = "needs host memory of a replica's own and failures of what: process: other failures take the machine"
@@ -89,7 +97,10 @@ def _of_losses(cluster: ClusterSection) -> Iterator[Finding]:
 
 def _of_passing(cluster: ClusterSection, failure: Passing, here: Place) -> Iterator[Finding]:
     """Yield links that there are not or that stay down, and replicas that stand still."""
-    is_link, joined = failure.what == "link", [pool.name for pool in cluster.pools if pool.role != "both"]
+    joined = [
+        pool.name for pool in cluster.pools if pool.role != "both" or (cluster.moves_kv and not cluster.has_roles)
+    ]
+    is_link = failure.what == "link"
     if not is_link and failure.speed_frac < 0.001:
         rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
         yield (*here, "speed_frac"), rule, failure.speed_frac, remedy

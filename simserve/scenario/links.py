@@ -8,7 +8,7 @@ from simserve.catalog.types import Section
 
 
 class KvLink(Section):
-    """The link that carries KV blocks from prefill to decode replicas."""
+    """The link that carries KV blocks from prefill to decode replicas, and from those that leave to others."""
 
     bytes_per_s: Annotated[float, Field(ge=1e8)]
     """[bytes/s] Bandwidth of each replica's port, in and out; at least that of 1 Gb/s Ethernet."""

@@ -105,7 +105,7 @@ REFUSED: dict[str, list[Refused]] = {
             {},
         )
     ],
-    "`static`, `dynamic`, policies that reserve × roles": [
+    "`static`, `dynamic`, policies that reserve × roles, `migrate: with_kv`": [
         ("a {} pool exchanges requests one at a time, and {} runs whole batches", {}, separate(STATIC, {}), {}),
         (
             "a {} pool holds a prompt or an answer, and this policy reserves blocks for both",

@@ -98,6 +98,23 @@ def test_times_may_be_drawn_and_come_back_from_yaml(tmp_path: Any) -> None:
             "other failures take the machine, got 'kept'; add a host_tier and such failures",
         ),
         ({"scheduler": "static"}, {"on_failure": {"migrate": "recompute"}}, "before the whole answer in pool"),
+        (
+            {},
+            {"on_failure": {"migrate": "with_kv"}},
+            "cluster.on_failure.migrate: needs the link that keys and values cross, got 'with_kv'; give "
+            "cluster.kv_link: {bytes_per_s: 50.0e9}",
+        ),
+        (
+            {},
+            {"on_failure": {"migrate": "with_kv"}, "kv_link": {"bytes_per_s": 1e9, "how": "push"}},
+            "cluster.kv_link.how: needs pools with roles, as requests that leave have all their keys and values, got "
+            "'push'; leave how and transfer out",
+        ),
+        (
+            {"scheduler": "static"},
+            {"on_failure": {"migrate": "with_kv"}, "kv_link": {"bytes_per_s": 1e9}},
+            "pools.0.scheduler: a with_kv pool exchanges requests one at a time, and static runs whole batches",
+        ),
         ({}, {"rollout": {"at_s": 9, "pool": "x"}}, "rollout.pool: must be one of the pools, got x; use"),
         ({}, {"rollout": {"at_s": 9, "max_surge": 0}}, "rollout.max_surge: with max_unavailable: 0 replaces nothing"),
         (
