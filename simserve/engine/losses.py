@@ -81,10 +81,10 @@ class Losses:
         self.carried: dict[int, Carried] = {}
         """What goes on elsewhere, by row."""
         self._n_sends: dict[int, int] = {}
-        self._departed: dict[int, tuple[str, Rescue]] = {}
+        self._departed: dict[int, tuple[Reason, Rescue]] = {}
         """Why rows left a replica that have their keys and values there, and what is saved of it."""
 
-    def departs(self, row: int, why: str, rescue: Rescue) -> bool:
+    def departs(self, row: int, why: Reason, rescue: Rescue) -> bool:
         """Return whether a request that decodes may go on elsewhere with its keys and values."""
         self._departed[row] = why, rescue
         has_gone = self._deadlines is not None and self._deadlines.has_gone(row)
