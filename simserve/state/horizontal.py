@@ -93,7 +93,7 @@ def wish_by_pods(pods: PodSamples, target: float, n_now: int, tolerance: Toleran
     """
     if not pods.values:
         return None
-    aim, total, n_pods = _exact(target), sum(map(_exact, pods.values), Fraction(0)), len(pods.values)
+    aim, total, n_pods = _exact(target), Fraction(sum(map(_thousandths, pods.values)), 1000), len(pods.values)
     first_ratio = total / n_pods / aim
     n_filled = pods.n_missing + (pods.n_pending if first_ratio > 1 else 0)
     total += pods.n_missing * aim if first_ratio < 1 else 0
@@ -200,5 +200,9 @@ def _within(samples: Sequence[tuple[float, int]], now_s: float, window_s: float)
 
 
 def _exact(value: float) -> Fraction:
+    return Fraction(_thousandths(value), 1000)
+
+
+def _thousandths(value: float) -> int:
     """Return a value in thousandths, as Kubernetes keeps quantities: rounded up, but for errors of floats."""
-    return Fraction(ceil(round(value * 1000, 6)), 1000)
+    return ceil(round(value * 1000, 6))

@@ -41,9 +41,10 @@ class Signals:
 
     def last(self, metric: str, since_s: float = -inf) -> float | None:
         """Return the youngest visible value, if it was taken after an instant; None: there is none."""
-        series = self._series.get(metric, ())
-        at_s, value = next((sample for sample in reversed(series) if sample[0] <= self.until_s), (-inf, None))
-        return value if at_s > since_s else None
+        for at_s, value in reversed(self._series.get(metric, ())):
+            if at_s <= self.until_s:
+                return value if at_s > since_s else None
+        return None
 
     def over(self, metric: str, window_s: float) -> list[tuple[float, float]]:
         """Return the visible samples of the last window, oldest first."""
