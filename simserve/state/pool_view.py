@@ -1,6 +1,6 @@
 """PoolView: a pool as an autoscaler sees it: samples of its members and of the gateway, never the present."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -28,13 +28,13 @@ class Signals:
     """The samples of one member, or of the gateway, by metric: pairs of the instant of the scrape and the value."""
 
     def __init__(self) -> None:
-        self._series: dict[str, deque[tuple[float, float]]] = {}
+        self._series = defaultdict[str, deque[tuple[float, float]]](deque)
         self.until_s = 0.0
         """Instant of the youngest scrape that is visible yet."""
 
     def add(self, metric: str, at_s: float, value: float) -> None:
         """Store a sample; those of a metric come in order."""
-        series = self._series.setdefault(metric, deque())
+        series = self._series[metric]
         series.append((at_s, value))
         while series[0][0] < at_s - LONGEST_WINDOW_S:
             series.popleft()
