@@ -72,12 +72,12 @@ class Hpa(Autoscaler):
 
     def __post_init__(self) -> None:
         check_bounds(self.min_replicas, self.max_replicas)
-        self._queries = [(target, target.query) for target in self.metrics]
+        self._queries = [(target, target.query, target.is_of_pods) for target in self.metrics]
 
     @property
     def metric_names(self) -> frozenset[str]:
         """Metrics of all targets."""
-        return frozenset[str]().union(*(query.metrics for _, query in self._queries))
+        return frozenset[str]().union(*(query.metrics for _, query, _ in self._queries))
 
     def begin(self) -> None:
         """Start without recommendations."""
@@ -87,11 +87,11 @@ class Hpa(Autoscaler):
 
     def desired_replicas(self, pool: PoolView) -> int:
         """Return the largest wish of all metrics, within windows, rates and bounds."""
-        wishes = [self._wish(pool, target, query) for target, query in self._queries]
+        wishes = [self._wish(pool, *each) for each in self._queries]
         return self._scaler.decide(pool.now_s, pool.wanted, wishes)
 
-    def _wish(self, pool: PoolView, target: MetricTarget, query: Expression) -> int | None:
-        if target.is_of_pods:
+    def _wish(self, pool: PoolView, target: MetricTarget, query: Expression, is_of_pods: bool) -> int | None:
+        if is_of_pods:
             return wish_by_pods(_samples(pool, query), target.target, pool.wanted, self._tolerance)
         total = query.total(pool)
         if target.target_type == "value":

@@ -12,7 +12,7 @@ from simserve.engine.cluster import TOO_LONG, Cluster
 from simserve.engine.replica import Replica
 from simserve.engine.routing_view import Destination, Entry
 from simserve.engine.wiring import LocalDecodeIntake
-from simserve.integers import NEVER, NONE, Tournament, filled, vec, widened
+from simserve.integers import NEVER, NONE, Tournament, append, column, filled, vec, widened
 from simserve.state.request import Request
 
 
@@ -54,20 +54,20 @@ class Loads:
         self.counts = has_choice and joins_shortest
         """What `count` says matters."""
         self._loads = Tournament(len(cluster.replicas))
-        self._in_order: list[int] | None = members if changes else None
-        """Members of a fleet that changes in the order of joining, which decides between equals, those included that
-        get no more requests, and ..."""
+        self._in_order: vec[i64] = column(np.array(members, np.int64))
+        """Members in the order of joining, which decides between equals, those included that get no more requests, and
+        ..."""
         self._places: vec[i64] = filled(len(cluster.replicas), NONE)
         """... the place there of each replica that does."""
         for place, member in enumerate(members):
-            self._places[member] = place if changes else member
-            self._loads.set(self._places[member], 0)
+            self._places[member] = place
+            self._loads.set(place, 0)
 
     def shortest(self) -> i64:
         """Return the first replica with the fewest requests; NONE: none is ready."""
-        if self._in_order is None:
-            return self._loads.first()
-        return self._in_order[self._loads.first()] if self._loads.least() < NEVER else NONE
+        if self._loads.least() == NEVER:
+            return NONE
+        return self._in_order[self._loads.first()]
 
     def count(self, replica: i64, n: i64) -> None:
         """Note how many requests a replica has."""
@@ -77,7 +77,6 @@ class Loads:
 
     def show(self, replica: int, n: int, *, is_ready: bool) -> None:
         """Note that a replica with n requests gets more from now on, or none any more."""
-        assert self._in_order is not None, "the fleet changes"
         if not is_ready:
             self._loads.set(self._places[replica], NEVER)
             self._places[replica] = NONE
@@ -85,7 +84,7 @@ class Loads:
         if replica >= len(self._places):
             self._places = widened(self._places, replica + 1)
         self._places[replica] = len(self._in_order)
-        self._in_order.append(replica)
+        self._in_order = append(self._in_order, i64(replica))
         self._loads.widen(len(self._in_order))
         self._loads.set(self._places[replica], n)
 

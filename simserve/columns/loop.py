@@ -136,7 +136,7 @@ class Loop:
             self._change(self._control, at_ps)
         if dispatcher.refresh_ps == at_ps:
             dispatcher.refresh(at_ps)
-        if self._control is not None and self._cluster.release_ps == at_ps:
+        if self._cluster.release_ps == at_ps:
             dispatcher.release(at_ps)
         if handover is not None:
             if handover.stage_at_ps == at_ps:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from mypy_extensions import i64
+
 from simserve.admission.base import Admission
 from simserve.engine.alarm import Clock
 from simserve.engine.deadlines import Deadlines
@@ -18,6 +20,7 @@ from simserve.engine.senders import TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.wiring import Wiring
 from simserve.errors import InvariantError
+from simserve.integers import NEVER
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from simserve.tables.scratch import Scratch
@@ -91,8 +94,8 @@ class Cluster:
         """Takes a request that the gateway sends once more."""
         self.held: list[tuple[int, Send]] = []
         """Rows that wait for a replica to be ready, each with what takes it then."""
-        self.release_ps: int | None = None
-        """When they are sent; None: when a replica is ready."""
+        self.release_ps: i64 = NEVER
+        """When they are sent; NEVER: when a replica is ready."""
         loop = self._closed_loop
         deadlines, on_failure = (None, None) if loop is None else (loop.deadlines, loop.on_failure)
         self.losses = Losses(self.clock, self.recorder, fleet.replicas, deadlines, self._send_again, on_failure)
@@ -139,7 +142,7 @@ class Cluster:
 
     def release_held(self, now_ps: int) -> None:
         """Send what waited at the gateway, in the order in which clients sent it; some may go on waiting."""
-        self.release_ps = None
+        self.release_ps = NEVER
         held, self.held = self.held, []
         sent_ps = self.rows.arrival_ps
         for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.fleet import Fleet, Member
 from simserve.engine.losses import ALL_LOST, Rescue
 from simserve.engine.placement import Gpus, Placement
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.scenario.fleet import Shutdown, Spares, Startup
 from simserve.state.pool_view import MemberPhase, ReplicaFacts, Signals
@@ -59,15 +61,20 @@ class Pod:
     """It has failed, which is not known yet."""
     signals: Signals = field(default_factory=Signals)
 
-    @property
+    @cached_property
+    def ranks(self) -> Sequence[Replica]:
+        """The ranks of all members."""
+        return [rank for member in self.members for rank in member.ranks]
+
+    @cached_property
     def id(self) -> int:
         """The number of its first rank."""
-        return self.members[0].ranks[0].id
+        return self.ranks[0].id
 
     @property
     def n_outstanding(self) -> int:
         """Requests that it has."""
-        return sum(rank.load.n_outstanding for member in self.members for rank in member.ranks)
+        return sum(rank.load.n_outstanding for rank in self.ranks)
 
 
 def let_go(n: int, among: Sequence[Pod]) -> list[Pod]:

@@ -4,7 +4,7 @@ Autoscalers may also decide from the samples of a fleet that ran elsewhere, with
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isnan
@@ -66,11 +66,14 @@ class Scraper:
         self._scrape, self._fleet, self._stream = scrape, fleet, stream
         self._interval_ps = to_ps(scrape.interval_s)
         self.gateway = Signals()
-        self._watched: list[tuple[Deployment, Collection[str]]] = []
+        self._watched: list[tuple[Deployment, Sequence[str]]] = []
+        self._counts_arrivals = False
 
-    def watch(self, deployment: Deployment, metrics: Collection[str]) -> None:
+    def watch(self, deployment: Deployment, metrics: frozenset[str]) -> None:
         """Sample these metrics of a pool from now on."""
-        self._watched.append((deployment, metrics))
+        of_members = sorted(metrics & OF_MEMBER.keys())  # in one order, as each takes its noise
+        self._watched.append((deployment, of_members))
+        self._counts_arrivals = self._counts_arrivals or "gateway_arrival_total" in metrics
 
     def take(self, now_ps: int) -> int:
         """Take a sample of each; return the instant of the next."""
@@ -78,13 +81,14 @@ class Scraper:
         for deployment, metrics in self._watched:
             for pod in deployment.pods:
                 if pod.phase == "ready" and not pod.is_frozen:
-                    ranks = [rank for member in pod.members for rank in member.ranks]
-                    for metric in sorted(metrics & OF_MEMBER.keys()):  # in one order, as each takes its noise
-                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](ranks, now_ps))
-        first, n_held = (each for each in self._fleet.members if each.setup.role != "decode"), self._fleet.n_held()
-        n_sent = sum(rank.load.n_arrived for member in first for rank in member.ranks)
+                    for metric in metrics:
+                        self._add(pod.signals, metric, at_s, OF_MEMBER[metric](pod.ranks, now_ps))
+        n_held = self._fleet.n_held()
         self._add(self.gateway, "gateway_queue_size", at_s, n_held)
-        self._add(self.gateway, "gateway_arrival_total", at_s, n_held + n_sent)
+        if self._counts_arrivals:
+            first = (member for member in self._fleet.members if member.setup.role != "decode")
+            n_sent = sum(rank.load.n_arrived for member in first for rank in member.ranks)
+            self._add(self.gateway, "gateway_arrival_total", at_s, n_held + n_sent)
         return now_ps + self._interval_ps
 
     def _add(self, signals: Signals, metric: str, at_s: float, value: float) -> None:

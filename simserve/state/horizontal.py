@@ -6,7 +6,6 @@ Source: Kubernetes, pkg/controller/podautoscaler, replica_calculator.go (the wis
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil
 from typing import Final, Literal, Protocol
 
@@ -64,9 +63,9 @@ class Tolerance:
     down: float
     up: float
 
-    def holds(self, ratio: Fraction) -> bool:
-        """Return whether a ratio is close enough to 1."""
-        return 1 - _exact(self.down) <= ratio <= 1 + _exact(self.up)
+    def holds(self, part: int, whole: int) -> bool:
+        """Return whether a part of a whole is close enough to 1."""
+        return (1000 - _thousandths(self.down)) * whole <= 1000 * part <= (1000 + _thousandths(self.up)) * whole
 
 
 def tolerance_of(up: Direction, down: Direction, default: float) -> Tolerance:
@@ -93,17 +92,15 @@ def wish_by_pods(pods: PodSamples, target: float, n_now: int, tolerance: Toleran
     """
     if not pods.values:
         return None
-    aim, total, n_pods = _exact(target), sum(map(_exact, pods.values), Fraction(0)), len(pods.values)
-    first_ratio = total / n_pods / aim
-    n_filled = pods.n_missing + (pods.n_pending if first_ratio > 1 else 0)
-    total += pods.n_missing * aim if first_ratio < 1 else 0
-    n_pods += n_filled
-    ratio = total / n_pods / aim
-    has_turned = (first_ratio - 1) * (ratio - 1) < 0
-    if tolerance.holds(ratio) or has_turned:
+    aim, total, n_pods = _thousandths(target), sum(map(_thousandths, pods.values)), len(pods.values)
+    first_excess = total - n_pods * aim
+    n_filled = pods.n_missing + (pods.n_pending if first_excess > 0 else 0)
+    total += pods.n_missing * aim if first_excess < 0 else 0
+    whole = (n_pods + n_filled) * aim
+    if tolerance.holds(total, whole) or first_excess * (total - whole) < 0:  # it has turned
         return n_now
-    n_wished = ceil(ratio * n_pods)
-    goes_back = n_filled and (n_wished > n_now if ratio < 1 else n_wished < n_now)
+    n_wished = -(-total // aim)
+    goes_back = n_filled and (n_wished > n_now if total < whole else n_wished < n_now)
     return n_now if goes_back else n_wished
 
 
@@ -111,16 +108,16 @@ def wish_by_average(total: float | None, target: float, n_now: int, tolerance: T
     """Return the replicas over which a total keeps its average at the target (AverageValue of an external metric)."""
     if total is None:
         return None
-    n_full = _exact(total) / _exact(target)
-    return n_now if n_now and tolerance.holds(n_full / n_now) else ceil(n_full)
+    part, aim = _thousandths(total), _thousandths(target)
+    return n_now if n_now and tolerance.holds(part, n_now * aim) else -(-part // aim)
 
 
 def wish_by_value(value: float | None, target: float, pool: PoolView, tolerance: Tolerance) -> int | None:
     """Return the replicas in proportion to a value of the whole pool (Value of an external or object metric)."""
     if value is None:
         return None
-    ratio = _exact(value) / _exact(target)
-    return pool.wanted if tolerance.holds(ratio) else ceil(ratio * pool.n_ready)
+    part, aim = _thousandths(value), _thousandths(target)
+    return pool.wanted if tolerance.holds(part, aim) else -(-part * pool.n_ready // aim)
 
 
 class Recommendations:
@@ -170,7 +167,9 @@ class HorizontalScaler:
         return self._limited(now_s, n_now, self._recommendations.stabilized(now_s, n_now, wish))
 
     def _limited(self, now_s: float, n_now: int, n_wished: int) -> int:
-        """Return a number within the limits on the rate and the bounds."""
+        """Return a number within the limits on the rate and the bounds, which the present one is."""
+        if n_wished == n_now:
+            return n_now
         if n_wished > n_now:
             n_most = n_now + self._most_change(now_s, n_now, self._up, 1)
             return min(n_wished, n_most, self._max_replicas)
@@ -190,8 +189,8 @@ class HorizontalScaler:
 
 def _percent_limit(n_at_start: int, percent: int, sign: int) -> int:
     """Return the replicas that a policy in percent permits: rounded up on the way up, down on the way down."""
-    limit = n_at_start * (1 + Fraction(sign * percent, 100))
-    return ceil(limit) if sign > 0 else max(0, int(limit))
+    hundredths = n_at_start * (100 + sign * percent)
+    return -(-hundredths // 100) if sign > 0 else max(0, hundredths // 100)
 
 
 def _within(samples: Sequence[tuple[float, int]], now_s: float, window_s: float) -> list[tuple[float, int]]:
@@ -199,6 +198,6 @@ def _within(samples: Sequence[tuple[float, int]], now_s: float, window_s: float)
     return [sample for sample in samples if sample[0] > now_s - window_s]
 
 
-def _exact(value: float) -> Fraction:
+def _thousandths(value: float) -> int:
     """Return a value in thousandths, as Kubernetes keeps quantities: rounded up, but for errors of floats."""
-    return Fraction(ceil(round(value * 1000, 6)), 1000)
+    return ceil(round(value * 1000, 6))

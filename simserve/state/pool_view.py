@@ -1,6 +1,6 @@
 """PoolView: a pool as an autoscaler sees it: samples of its members and of the gateway, never the present."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -28,22 +28,23 @@ class Signals:
     """The samples of one member, or of the gateway, by metric: pairs of the instant of the scrape and the value."""
 
     def __init__(self) -> None:
-        self._series: dict[str, deque[tuple[float, float]]] = {}
+        self._series = defaultdict[str, deque[tuple[float, float]]](deque)
         self.until_s = 0.0
         """Instant of the youngest scrape that is visible yet."""
 
     def add(self, metric: str, at_s: float, value: float) -> None:
         """Store a sample; those of a metric come in order."""
-        series = self._series.setdefault(metric, deque())
+        series = self._series[metric]
         series.append((at_s, value))
         while series[0][0] < at_s - LONGEST_WINDOW_S:
             series.popleft()
 
     def last(self, metric: str, since_s: float = -inf) -> float | None:
         """Return the youngest visible value, if it was taken after an instant; None: there is none."""
-        series = self._series.get(metric, ())
-        at_s, value = next((sample for sample in reversed(series) if sample[0] <= self.until_s), (-inf, None))
-        return value if at_s > since_s else None
+        for at_s, value in reversed(self._series.get(metric, ())):
+            if at_s <= self.until_s:
+                return value if at_s > since_s else None
+        return None
 
     def over(self, metric: str, window_s: float) -> list[tuple[float, float]]:
         """Return the visible samples of the last window, oldest first."""
