@@ -221,6 +221,7 @@ class Dispatcher:
         lost = live.lost(at, live.prefilled_tokens[at], int(live.preempted_ps[at]))
         self._turns.follow(sender, self.batches[sender].give_back(at, now_ps))
         self.batches[sender].forget(at)
+        self.batches[sender].records.flush()  # before it is recorded as failed
         losses.leave_behind(lost)
         return False
 

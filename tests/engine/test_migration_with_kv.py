@@ -11,12 +11,13 @@ from simserve import simulate
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Patience
-from simserve.engine.recorder import TIMED_OUT
+from simserve.engine.recorder import FAILED, TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, run_both
+from tests.conservation import wasted_tokens
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 from tests.engine.test_migration import column, token_ms
 from tests.engine.test_scaling import FAST, scenario, steps
@@ -90,6 +91,12 @@ def test_where_no_replica_can_use_them_it_recomputes(new: list[ReplicaSetup]) ->
     assert token_ms(cluster) == [5, 6, first_ms + 7, first_ms + 8, first_ms + 9]
     assert (column(cluster, "n_migrations"), column(cluster, "n_recomputed_tokens")) == ([1], [6])
     assert gone_ms(cluster) == 6.5
+
+
+def test_it_fails_where_the_longer_prompt_has_no_room() -> None:
+    cluster = serve([ALONE, replace(ALONE, max_model_len=7)], ONE, CUT)
+    assert (column(cluster, "status"), instants(cluster, "first_token_ps")) == ([FAILED], [5])
+    assert wasted_tokens(cluster) == {0: 6}
 
 
 @pytest.mark.parametrize("is_pushed", [False, True])
