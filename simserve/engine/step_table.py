@@ -184,12 +184,10 @@ def _scale_to_slowest(
     n_own = np.concatenate([rows["decode_requests"] * n_each for rows in step_runs])
     np.add.at(counts[0], step, n_own)
     np.maximum.at(counts[1], step, n_own)
-    n_prompt = np.concatenate([rows["prefill_tokens"] for rows in step_runs])
-    n_most = int((n_own + n_prompt).max(initial=0))
-    sent_ps = np.array(
-        [[group.cost.overlapped_ps(n, has) for n in range(n_most + 1)] for has in (False, True)], np.int64
-    )
-    np.add.at(counts[2], step, sent_ps[1 * (n_prompt > 0), n_own + n_prompt] > 0)
+    n_all = n_own + np.concatenate([rows["prefill_tokens"] for rows in step_runs])
+    most = range(int(n_all.max(initial=0)) + 1)
+    sent_ps = np.array([[group.cost.overlapped_ps(n, has) for n in most] for has in (False, True)], np.int64)
+    np.add.at(counts[2], step, sent_ps[1 * (n_all > n_own), n_all] > 0)
     counts[2] //= len(alone)  # split as the step was: if all ranks were to
     unique, place = np.unique(counts, axis=1, return_inverse=True)
     slowest_ps += np.array([group.cost.group_ps(*each) for each in unique.T.tolist()], np.int64)[place]
