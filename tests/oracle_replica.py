@@ -1164,13 +1164,12 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         n_decoding = [each * shape.decode_requests for shape in shapes]
         alone_ps = max(rank.alone_ps for rank in stepping)
         cost, decoding, tokens = group[0].setup.cost, (sum(n_decoding), max(n_decoding)), (sum(n_tokens), max(n_tokens))
-        sent_ps = [cost.overlapped_ps(n, False) for n in n_decoding]
-        is_split = len(shapes) == len(group) and min(sent_ps) > 0
-        alone_ps = max(alone_ps + cost.group_ps(*decoding, is_split), max(sent_ps) if is_split else 0)
-        alone_ps = max([alone_ps, *(rank.alone_host_ps for rank in stepping)])
         pairs = zip(n_tokens, shapes, strict=True)
         sent_ps = [cost.overlapped_ps(n, shape.prefill_tokens > 0) for n, shape in pairs]
         is_split = len(shapes) == len(group) and min(sent_ps) > 0
+        alone_sent_ps = max(cost.overlapped_ps(n, False) for n in n_decoding) if is_split else 0
+        alone_ps = max(alone_ps + cost.group_ps(*decoding, is_split), alone_sent_ps)
+        alone_ps = max([alone_ps, *(rank.alone_host_ps for rank in stepping)])
         least_ps = max(max(sent_ps) if is_split else 0, *(rank.host_ps for rank in stepping))
         for rank in stepping:
             computed_ps = slowest_ps + cost.group_ps(*tokens, is_split)

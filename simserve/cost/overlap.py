@@ -8,12 +8,9 @@ from simserve.units import to_ps
 
 
 class TwoBatchCost(StepCost):
-    """The cost of ranks that share experts and split a step in two halves, from a threshold on (vLLM `--enable-dbo`,
-    SGLang `--enable-two-batch-overlap`).
-
-    Such a step takes the larger of its compute and its exchange, not their sum, but computes each half by itself. What
-    the first and the last layer cannot hide is left out.
-    """
+    """The cost of ranks that share experts and split a step in two halves, from a threshold on: it takes the larger of
+    compute and exchange, not their sum, but computes each half by itself. What the first and the last layer cannot hide
+    is left out."""
 
     def group_ps(self, n_tokens: int, n_busiest: int, is_split: bool = False) -> int:
         """Return for a split step the experts of both halves, and how much longer the ranks' own layers take."""

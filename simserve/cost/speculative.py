@@ -156,8 +156,7 @@ class SpeculativeCost:
         return self.target.overlapped_ps(n_tokens, has_prompts)
 
     def host_ps(self, n_rows: int) -> int:
-        """Return the target's part, as a request takes the host once, whatever its rows of the LM head, and the
-        draft's launches."""
+        """Return the target's part, once a request, whatever its rows of the LM head, and the draft's launches."""
         return self.target.host_ps(n_rows) + self.launch_ps
 
     def decode_line(self, n: int) -> tuple[int, int]:

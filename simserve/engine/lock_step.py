@@ -78,10 +78,9 @@ class LockStep:
 
     def clear(self) -> None:
         """Begin anew, without ranks."""
-        self._slowest_ps = self._step_ps = self._host_ps = self._n_busiest = 0
+        self._slowest_ps = self._step_ps = self._host_ps = self._n_busiest = self._n_splitting = self._sent_ps = 0
         self.n_tokens = 0
         """Tokens of all ranks; 0: none has anything to do."""
-        self._n_splitting = self._sent_ps = 0
         self._gives_tokens = False
 
     def add(self, step_run: StepRun, n_tokens: int, n_rows: int) -> None:

@@ -182,12 +182,14 @@ def _scale_to_slowest(
     n_own = np.concatenate([rows["decode_requests"] * n_each for rows in step_runs])
     np.add.at(counts[0], step, n_own)
     np.maximum.at(counts[1], step, n_own)
-    sent_ps = np.array([group.cost.overlapped_ps(n, False) for n in range(n_own.max(initial=0) + 1)], np.int64)[n_own]
-    np.add.at(counts[2], step, sent_ps > 0)
-    counts[2] //= len(alone)  # split if all ranks are
+    n_all = n_own + np.concatenate([rows["prefill_tokens"] for rows in step_runs])
+    most = range(int(n_all.max(initial=0)) + 1)
+    sent_ps = np.array([[group.cost.overlapped_ps(n, has) for n in most] for has in (False, True)], np.int64)
+    np.add.at(counts[2], step, sent_ps[1 * (n_all > n_own), n_all] > 0)
+    counts[2] //= len(alone)  # split as the step was: if all ranks were to
     unique, place = np.unique(counts, axis=1, return_inverse=True)
     slowest_ps += np.array([group.cost.group_ps(*each) for each in unique.T.tolist()], np.int64)[place]
-    np.maximum.at(slowest_ps, step, sent_ps * counts[2][step])
+    np.maximum.at(slowest_ps, step, sent_ps[0][n_own] * counts[2][step])
     np.maximum.at(slowest_ps, step, np.concatenate(hosts))
     edges = np.cumsum([len(rows) for rows in step_runs])[:-1]
     for mine, rows, own_step in zip(alone, step_runs, np.split(step, edges), strict=True):
