@@ -140,6 +140,15 @@ class LayerInputs:
     """Width of a token's embedding in a layer."""
     low_rank: int
 
+    def matrices(self, hidden: int) -> dict[str, tuple[int, int]]:
+        """Return (rows in, columns out) of a layer's matrices by name, besides its embeddings."""
+        into = {
+            "gate": (hidden, self.width),
+            "projection": (hidden, self.width),
+            "low_rank_in": (hidden, self.low_rank),
+        }
+        return {**into, "output": (self.width, hidden), "low_rank_out": (self.low_rank, hidden)}
+
 
 @dataclass(frozen=True)
 class Mla:
@@ -168,6 +177,15 @@ class Mla:
         """Cached values per token and layer, whatever the heads."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
+    def matrices(self, hidden: int, n_heads: int) -> dict[str, tuple[int, int]]:
+        """Return (rows in, columns out) of the projections of n_heads by name; those to latent vectors are one matrix,
+        not divided (vLLM, SGLang: fused_qkv_a_proj; TensorRT-LLM: kv_a_proj_with_mqa)."""
+        rank, queries = self.q_lora_rank, n_heads * self.qk_head_dim
+        latent = (hidden, (rank or 0) + self.cached_size)
+        into = {"q": (hidden, queries), "kv_a": latent} if rank is None else {"qkv_a": latent, "q_b": (rank, queries)}
+        expanded = n_heads * (self.qk_nope_head_dim + self.v_head_dim)
+        return {**into, "kv_b": (self.kv_lora_rank, expanded), "output": (n_heads * self.v_head_dim, hidden)}
+
 
 @dataclass(frozen=True)
 class Indexer:
@@ -190,3 +208,9 @@ class Indexer:
     def flop_per_pair(self) -> int:
         """FLOP of a score."""
         return 2 * self.n_heads * self.head_dim
+
+    def matrices(self, hidden: int, rank: int | None) -> dict[str, tuple[int, int]]:
+        """Return (rows in, columns out) by name, whole on every GPU: queries, from the latent ones if there are; a key
+        and a weight per head."""
+        queries = (rank or hidden, self.n_heads * self.head_dim)
+        return {"index_q": queries, "index_k": (hidden, self.head_dim + self.n_heads)}

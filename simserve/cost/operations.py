@@ -10,12 +10,11 @@ import numpy as np
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Mamba1, Mamba2, Matrices, ShortConvolution
-from simserve.cost.comm import SENT_BYTES, Exchange, NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
+from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
+from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
-from simserve.cost.roofline import decode_work, elementwise_work, prefill_work, state_update_work
+from simserve.cost.roofline import elementwise_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
-from simserve.cost.weights import parameters
-from simserve.tables.facts import WorkFacts
 
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
@@ -228,25 +227,3 @@ class RankOperations:
 def _n_per_matrix(dtype: str) -> int:
     """Return 2 where activations are quantized before a product, else 1."""
     return 1 if COMPUTES_IN.get(dtype, "bf16") in ("bf16", "fp16") else 2
-
-
-def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
-    """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
-    (replicated KV heads, padding) and attention within windows do not count."""
-    whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
-    per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
-    if (index := whole.model.indexer) is not None:
-        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
-        read_bytes = index.bytes_per_token
-    n = parameters(whole, is_active=True)
-    read_layers_bytes = n.projections * BYTES_PER_VALUE[whole.dense_dtype]
-    read_layers_bytes += n.routed_experts * BYTES_PER_VALUE[whole.weight_dtype]
-    return WorkFacts(
-        flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + n_layers * per_token,
-        flop_per_pair=n_layers * per_pair,
-        flop_per_sampled=2 * whole.head_weights,
-        weight_bytes_per_step=read_layers_bytes + (n.head + n.gates) * ACTIVATION_BYTES,
-        kv_bytes_per_token=n_layers * read_bytes,
-        peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
-        hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
-    )

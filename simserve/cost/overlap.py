@@ -1,9 +1,10 @@
 """TwoBatchCost: steps in two micro-batches, so that the exchange of one hides behind the compute of the other."""
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.comm import ExchangeKernels, NodeLink
+from simserve.cost.comm import NodeLink
+from simserve.cost.exchange import ExchangeKernels, exchange_of
 from simserve.cost.shard import Shard
-from simserve.cost.step import StepCost, exchange_of
+from simserve.cost.step import StepCost
 from simserve.units import to_ps
 
 

@@ -17,6 +17,8 @@ from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import load_of
 from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
+from simserve.cost.weights import parameters
+from simserve.tables.facts import WorkFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +209,25 @@ class Roofline:
 
     def _bound_s(self, work: Work, flop_per_s: float) -> Any:
         return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)
+
+
+def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
+    """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
+    (replicated KV heads, padding) and attention within windows do not count."""
+    whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
+    per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
+    if (index := whole.model.indexer) is not None:
+        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
+        read_bytes = index.bytes_per_token
+    n = parameters(whole, is_active=True)
+    read_layers_bytes = n.projections * BYTES_PER_VALUE[whole.dense_dtype]
+    read_layers_bytes += n.routed_experts * BYTES_PER_VALUE[whole.weight_dtype]
+    return WorkFacts(
+        flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + n_layers * per_token,
+        flop_per_pair=n_layers * per_pair,
+        flop_per_sampled=2 * whole.head_weights,
+        weight_bytes_per_step=read_layers_bytes + (n.head + n.gates) * ACTIVATION_BYTES,
+        kv_bytes_per_token=n_layers * read_bytes,
+        peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
+        hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
+    )

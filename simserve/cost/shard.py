@@ -126,27 +126,14 @@ class Shard:
 
     @cached_property
     def attention_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of the projections of any layer; those to latent vectors are one matrix, not divided
-        (vLLM, SGLang: fused_qkv_a_proj; TensorRT-LLM: kv_a_proj_with_mqa)."""
-        model, mla = self.model, self.model.mla
-        output = (self.n_heads * self.value_size, model.hidden_size)
+        """(rows in, columns out) of the projections of any layer."""
+        model, mla, hidden = self.model, self.model.mla, self.model.hidden_size
         if mla is None:
             n_queries = self.n_heads * (2 if model.gated_attention else 1)
             columns = n_queries * model.head_dim + self.n_kv_heads * (model.head_dim + self.value_size)
-            return {"qkv": (model.hidden_size, columns), "output": output}
-        queries = self.n_heads * mla.qk_head_dim
-        rank, indexer, index = mla.q_lora_rank, model.indexer, {}
-        if indexer is not None:  # whole on every GPU: queries, a key, and a weight per head
-            n_queries, n_keys = indexer.n_heads * indexer.head_dim, indexer.head_dim + indexer.n_heads
-            index = {"index_q": (rank or model.hidden_size, n_queries), "index_k": (model.hidden_size, n_keys)}
-        latent = (model.hidden_size, (rank or 0) + mla.cached_size)
-        return {
-            **({"q": (model.hidden_size, queries), "kv_a": latent} if rank is None else {"qkv_a": latent}),
-            **({} if rank is None else {"q_b": (rank, queries)}),
-            "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
-            "output": output,
-            **index,
-        }
+            return {"qkv": (hidden, columns), "output": (self.n_heads * self.value_size, hidden)}
+        index = {} if model.indexer is None else model.indexer.matrices(hidden, mla.q_lora_rank)
+        return {**mla.matrices(hidden, self.n_heads), **index}
 
     @cached_property
     def linear_matrices(self) -> dict[str, tuple[int, int]]:
@@ -171,11 +158,8 @@ class Shard:
     @cached_property
     def input_matrices(self) -> dict[str, tuple[int, int]]:
         """(rows in, columns out) of what each layer adds of its own embeddings, whole on every GPU; empty without."""
-        own, hidden = self.model.layer_inputs, self.model.hidden_size
-        if own is None:
-            return {}
-        into = {"gate": (hidden, own.width), "projection": (hidden, own.width), "low_rank_in": (hidden, own.low_rank)}
-        return {**into, "output": (own.width, hidden), "low_rank_out": (own.low_rank, hidden)}
+        own = self.model.layer_inputs
+        return {} if own is None else own.matrices(self.model.hidden_size)
 
     @property
     def router(self) -> tuple[int, int]:

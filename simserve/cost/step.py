@@ -1,19 +1,20 @@
 """StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import COMPUTES_IN, GpuSpec
-from simserve.cost.comm import SENT_BYTES, Exchange, ExchangeKernels, NodeLink
+from simserve.catalog.specs import GpuSpec
+from simserve.cost.comm import NodeLink
 from simserve.cost.context import ContextExchange
+from simserve.cost.exchange import ExchangeKernels, exchange_of
 from simserve.cost.kernels import Kernels
-from simserve.cost.operations import RankOperations, ReplicaLinks, total_s, work_of
-from simserve.cost.roofline import Roofline
-from simserve.cost.shard import ACTIVATION_BYTES, Shard
+from simserve.cost.operations import RankOperations, ReplicaLinks, total_s
+from simserve.cost.roofline import Roofline, work_of
+from simserve.cost.shard import Shard
 from simserve.cost.step_lines import StepLines
 from simserve.tables.facts import WorkFacts
 from simserve.units import array_to_ps, to_ps
@@ -71,11 +72,7 @@ class StepCost:
         self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
         self.context, self._n_groups = ContextExchange(self._links), shard.prefill_context
         self._prefill_s = self.context.divided(self.kernels.prefill_attention(shard)).seconds
-        self._windows = [
-            (group.n_layers, self.context.divided(self.kernels.prefill_attention(shard.of(group))).seconds)
-            for group in shard.model.groups
-            if group.window is not None
-        ]
+        self._windows = [*self._of_windows()]
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps: list[int] = []
@@ -84,6 +81,12 @@ class StepCost:
         self._exchange_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
         self._window_slopes: list[tuple[int, ...]] = []
+
+    def _of_windows(self) -> Iterator[tuple[int, Callable[[Any, Any, Any], Any]]]:
+        """Yield the layers of each group with a window, and what prompts take in one."""
+        for group in (each for each in self.shard.model.groups if each.window is not None):
+            attention = self.kernels.prefill_attention(self.shard.of(group))
+            yield group.n_layers, self.context.divided(attention).seconds
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone, padded ones included."""
@@ -238,16 +241,6 @@ class StepCost:
     def work(self) -> WorkFacts:
         """The useful work of a rank."""
         return work_of(self.shard, self.gpu)
-
-
-def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKernels) -> Exchange | None:
-    """Return the exchange of groups that share experts over several nodes, or all to all in one; None for others."""
-    experts, n_gpus, dtype = shard.model.experts, shard.tensor * shard.data, COMPUTES_IN.get(shard.weight_dtype, "")
-    if experts is None or shard.data == 1 or ((is_near := n_gpus <= gpu.gpus_per_node) and kernels != "all_to_all"):
-        return None
-    sent_bytes = SENT_BYTES.get(dtype if is_near or dtype == "fp8" else "", ACTIVATION_BYTES)
-    link = NodeLink(gpu.link_bytes_per_s, gpu.link_latency_s) if is_near else link
-    return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sent_bytes, kernels)
 
 
 def padded(counts: NDArray[np.int64]) -> NDArray[np.int64]:

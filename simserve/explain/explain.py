@@ -9,7 +9,7 @@ import numpy as np
 
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import launch_factor
-from simserve.cost.comm import LOW_LATENCY_TOKENS
+from simserve.cost.exchange import LOW_LATENCY_TOKENS
 from simserve.cost.memory import HostTierSpec, MemoryLedger
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import SpeculativeCost

@@ -6,10 +6,10 @@ from itertools import islice
 from simserve import catalog, plugins
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import NEEDS_RATE
+from simserve.cost.exchange import exchange_of
 from simserve.cost.kept_free import ServerKnobs, kept_free_mib, memory_share
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
-from simserve.cost.step import exchange_of
 from simserve.errors import CatalogError
 from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.machine import Machine

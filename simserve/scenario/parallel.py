@@ -9,7 +9,8 @@ from pydantic import Field
 from simserve.catalog.layers import UNIFORM_ROUTING
 from simserve.catalog.specs import GpuSpec, LinkTopology, ModelSpec
 from simserve.catalog.types import Count, Section
-from simserve.cost.comm import NIC_LATENCY_S, ExchangeKernels, NodeLink
+from simserve.cost.comm import NIC_LATENCY_S, NodeLink
+from simserve.cost.exchange import ExchangeKernels
 from simserve.cost.kernels import n_copies
 from simserve.cost.shard import Shard
 from simserve.scenario.draft import Draft

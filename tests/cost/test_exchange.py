@@ -13,19 +13,21 @@ from simserve.cost.comm import (
     CHUNKED_HOP_S,
     CHUNKED_RING_S,
     CHUNKED_S,
-    EXCHANGE_S,
     FLAGGED_HOP_S,
     FLAGGED_S,
-    FORWARD_SHARE,
-    LINK_SHARE,
-    NIC_SHARE,
     RING_S,
-    SENT_BYTES,
-    Exchange,
-    ExchangeKernels,
     NodeLink,
     all_reduce_over_nodes_s,
     gather_over_nodes_s,
+)
+from simserve.cost.exchange import (
+    EXCHANGE_S,
+    FORWARD_SHARE,
+    LINK_SHARE,
+    NIC_SHARE,
+    SENT_BYTES,
+    Exchange,
+    ExchangeKernels,
 )
 from simserve.cost.overlap import TwoBatchCost
 from simserve.cost.roofline import Roofline
