@@ -63,6 +63,10 @@ class LayerGroup:
         """Layers that keep something of a request."""
         return 0 if self.kind == "none" else self.n_layers - self.n_sharing
 
+    def n_of(self, n_layers: int) -> int:
+        """Return how many of so many of these layers keep something, as they are spread evenly."""
+        return -(-n_layers * self.n_keeping // self.n_layers)
+
     @property
     def attends(self) -> bool:
         """Whether a layer attends cached tokens."""

@@ -127,8 +127,7 @@ def ledger(
         reserve = reserve_bytes(gpu, engine, shard.tensor * shard.data * shard.prefill_context) + buffers
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, (reserve, held))
-        in_groups = zip(stage.n_in_groups, model.groups, strict=True)
-        n_in_parts = [-(-n * each.n_keeping // each.n_layers) for n, each in in_groups if each.n_keeping]
+        n_in_parts = [each.n_of(n) for n, each in zip(stage.n_in_groups, model.groups, strict=True) if each.n_keeping]
         block_bytes, left = layout.stage_bytes(n_in_parts), usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
         n_least = pipeline * layout.blocks.most(1)

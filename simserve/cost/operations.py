@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
@@ -47,6 +48,14 @@ class Operation:
 def total_s(operations: Iterable[Operation], n_tokens: Any) -> Any:
     """Return the sum, in their order: floats depend on it."""
     return sum((each.n_layers * each.seconds(n_tokens) for each in operations), 0.0 * n_tokens)
+
+
+def padded(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tokens that steps of these counts compute, `(n,)`: those of the smallest CUDA graph that holds them,
+    1, 2, 4, multiples of 8 up to 256 and of 16 up to 512; beyond, none is captured (vLLM V1, config/vllm.py)."""
+    step = np.select([counts <= 2, counts <= 4, counts <= 256, counts <= 512], [1, 2, 8, 16], 1)
+    sizes: NDArray[np.int64] = -(-counts // step) * step
+    return sizes
 
 
 @dataclass(frozen=True)

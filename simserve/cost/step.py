@@ -12,7 +12,7 @@ from simserve.cost.comm import NodeLink
 from simserve.cost.context import ContextExchange
 from simserve.cost.exchange import ExchangeKernels, exchange_of
 from simserve.cost.kernels import Kernels
-from simserve.cost.operations import RankOperations, ReplicaLinks, total_s
+from simserve.cost.operations import RankOperations, ReplicaLinks, padded, total_s
 from simserve.cost.roofline import Roofline, work_of
 from simserve.cost.shard import Shard
 from simserve.cost.step_lines import StepLines
@@ -241,14 +241,6 @@ class StepCost:
     def work(self) -> WorkFacts:
         """The useful work of a rank."""
         return work_of(self.shard, self.gpu)
-
-
-def padded(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tokens that steps of these counts compute, `(n,)`: those of the smallest CUDA graph that holds them,
-    1, 2, 4, multiples of 8 up to 256 and of 16 up to 512; beyond, none is captured (vLLM V1, config/vllm.py)."""
-    step = np.select([counts <= 2, counts <= 4, counts <= 256, counts <= 512], [1, 2, 8, 16], 1)
-    sizes: NDArray[np.int64] = -(-counts // step) * step
-    return sizes
 
 
 def _tabulated(n: int, seconds: Callable[[Any], Any]) -> list[int]:

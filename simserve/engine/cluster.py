@@ -74,7 +74,7 @@ class Cluster:
             wiring,
             self._release_at_once,
             lambda *loss: self.losses.take(*loss),
-            lambda *row: self.losses.departs(*row),
+            lambda row, why, rescue: self.losses.departs(row, why, rescue),
         )
         self.replicas, self.members = fleet.replicas, fleet.members
         self.deadlines: Deadlines | None = None

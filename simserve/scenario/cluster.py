@@ -222,7 +222,9 @@ def _check_models(draft: Draft, models: Sequence[str]) -> None:
 def _link(draft: Draft, given: KvLink | None, pools: Sequence[Pool], defaults: Defaults) -> KvLink | None:
     """Return the link as given, else the network adapters of a replica's GPUs on the slower side."""
     if given is not None:
-        _check_transfer(draft, given)
+        if given.transfer != "whole" and given.how == "pull" and not draft.touched("how", "transfer"):
+            rule = "a pull transfers the whole KV cache of a prompt after its prefill"
+            draft.problem(("transfer",), rule, given.transfer, "add how: push, or use transfer: whole")
         return given
     pools = [pool for pool in pools if pool.role != "both"]
     try:
@@ -234,15 +236,6 @@ def _link(draft: Draft, given: KvLink | None, pools: Sequence[Pool], defaults: D
     for key in ("bytes_per_s", "latency_s"):
         draft.set_origin((key,), "network adapters of the GPUs")
     return KvLink(bytes_per_s=min(speeds), latency_s=NIC_LATENCY_S)
-
-
-def _check_transfer(draft: Draft, link: KvLink) -> None:
-    """Check that transfers by chunk or layer are pushed."""
-    if link.transfer == "whole" or draft.touched("how", "transfer"):
-        return
-    if link.how == "pull":
-        rule = "a pull transfers the whole KV cache of a prompt after its prefill"
-        draft.problem(("transfer",), rule, link.transfer, "add how: push, or use transfer: whole")
 
 
 def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:

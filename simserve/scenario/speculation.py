@@ -170,15 +170,14 @@ class SpeculationSetup:
         model, n_queries, draft = target.shard.model, self.n_proposed + 1, self.draft_cost(target)
         in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
-        index = model.indexer
-        key_flop = n_queries * (decode_work(target.shard, 0, 1).flop if index is None else index.flop_per_pair)
-        windows = [(each, target.shard.of(each)) for each in model.groups if each.window is not None]
-        flops = [each.n_layers * n_queries * decode_work(own, 0, 1).flop for each, own in windows]
+        one_key_flop = model.indexer.flop_per_pair if model.indexer else decode_work(target.shard, 0, 1).flop
+        windows = [group for group in model.groups if group.window is not None]
+        flops = [n_queries * group.n_layers * decode_work(target.shard.of(group), 0, 1).flop for group in windows]
         return SpeculativeCost(
             target,
             self._drafting(target, draft),
             self.n_proposed,
-            key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
+            key_floor_ps=to_ps(model.n_whole_layers * (n_queries * one_key_flop) / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
             launch_ps=self.n_proposed * draft.eager_ps if draft else 0,
