@@ -43,7 +43,7 @@ def family_of(model_type: object, folder: Path) -> Family:
 def families() -> Mapping[str, Family]:
     """Return the families of the catalog by model_type. Raises CatalogError for a type with two files."""
     files: dict[str, Family] = {}
-    for name in sorted(_parsed().keys() - {"common"}):
+    for name in sorted(_parsed().keys() - {"shared_keys"}):
         family = _named(f"families/{name}.yaml", _parsed()[name])
         for each in family.model_types:
             if each in files:
@@ -55,7 +55,7 @@ def families() -> Mapping[str, Family]:
 @cache
 def common_family() -> Family:
     """Return the keys that all families have in common."""
-    return _of_data(_parsed()["common"])
+    return _of_data(_parsed()["shared_keys"])
 
 
 @cache
@@ -106,7 +106,7 @@ def _check_once(family: Family) -> None:
     rules += [("ignores", key) for key in family.ignores]
     rules += [("names", key) for key in family.names.values() if key not in common]
     rules += [("derived", f"a default of {key}") for key in family.derived]
-    first = {**dict.fromkeys(common, "common.yaml"), **{f"a default of {key}": "defaults" for key in family.defaults}}
+    first = {**dict.fromkeys(common, "shared_keys.yaml"), **{f"a default of {key}": "defaults" for key in family.defaults}}
     for place, key in rules:
         other = first.setdefault(key, place)
         if other != place:

@@ -105,7 +105,7 @@ class Family(Section):
     defaults: Mapping[str, int | float | str] = {}
     """Values of common keys that a file leaves out, has as null, or as auto."""
     derived: Mapping[str, Derived] = {}
-    """The same, where they follow from others."""
+    """Such values that follow from others."""
     layers: tuple[Rule, ...] = ()
     """Which mixer a layer has: the first rule that says something."""
     experts: tuple[Rule, ...] = ()

@@ -41,7 +41,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"reads": {"width": "hidden_size"}},
-        "reads.width: there must be one rule for a key, got hidden_size, which common.yaml has; delete one",
+        "reads.width: there must be one rule for a key, got hidden_size, which shared_keys.yaml has; delete one",
     ),
     ({"names": {"num_wheels": "wheels"}}, "names: must be a key that is read, got num_wheels; give its type in reads"),
     (
