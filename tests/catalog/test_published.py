@@ -34,6 +34,7 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Ling-flash-2.0": (102.9, 32 * 4 * 2 * 2 * 128, 0),
     "Ring-mini-linear-2.0": (16.4, 4 * 4 * 2 * 2 * 128, 16 * 16 * 128 * 128 * 2),
     "MiniMax-Text-01": (456, 10 * 8 * 2 * 2 * 128, 70 * 64 * 128 * 128 * 2),
+    "MiniMax-Text-01-hf": (456, 10 * 8 * 2 * 2 * 128, 70 * 64 * 128 * 128 * 2),
     "MiniMax-M2.5": (228.7, 62 * 8 * 2 * 2 * 128, 0),
     "Hunyuan-A13B-Instruct": (80.39, 32 * 8 * 2 * 2 * 128, 0),
     "Hunyuan-7B-Instruct": (7.505, 32 * 8 * 2 * 2 * 128, 0),
