@@ -106,7 +106,10 @@ def _check_once(family: Family) -> None:
     rules += [("ignores", key) for key in family.ignores]
     rules += [("names", key) for key in family.names.values() if key not in common]
     rules += [("derived", f"a default of {key}") for key in family.derived]
-    first = {**dict.fromkeys(common, "shared_keys.yaml"), **{f"a default of {key}": "defaults" for key in family.defaults}}
+    first = {
+        **dict.fromkeys(common, "shared_keys.yaml"),
+        **{f"a default of {key}": "defaults" for key in family.defaults},
+    }
     for place, key in rules:
         other = first.setdefault(key, place)
         if other != place:

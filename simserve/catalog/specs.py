@@ -159,17 +159,16 @@ class ModelSpec:
         return 0 if self.experts is None else self.n_layers - self.n_dense_layers - self.n_bare_layers
 
     def within(self, n_tokens: int) -> "ModelSpec":
-        """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""
-        never_filled = [group for group in self.groups if group.window is not None and group.window >= n_tokens]
+        """Return the model for requests of at most n_tokens: windows that they never fill attend all keys, but for
+        those with heads of their own."""
+        windowed = (group for group in self.groups if group.window is not None and group.heads is None)
+        never_filled = [group for group in windowed if group.window is not None and group.window >= n_tokens]
         if not never_filled:
             return self
-        full = dict[Heads | None, LayerGroup]()
-        for group in (group for group in self.groups if group.kind == "full" or group in never_filled):
-            alike = full.get(group.heads, LayerGroup("full", 0, heads=group.heads))
-            n_layers, n_sharing = alike.n_layers + group.n_layers, alike.n_sharing + group.n_sharing
-            full[group.heads] = replace(alike, n_layers=n_layers, n_sharing=n_sharing)
-        others = (group for group in self.groups if group.kind != "full" and group not in never_filled)
-        return replace(self, groups=(*full.values(), *others))
+        whole = [group for group in self.groups if group.kind == "full" or group in never_filled]
+        n_full, n_sharing = sum(group.n_layers for group in whole), sum(group.n_sharing for group in whole)
+        others = (group for group in self.groups if group not in whole)
+        return replace(self, groups=(LayerGroup("full", n_full, n_sharing=n_sharing), *others))
 
 
 LinkTopology = Literal["nvls", "switch", "mesh", "host"]

@@ -157,4 +157,4 @@ def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKer
         return None
     sent_bytes = SENT_BYTES.get(dtype if is_near or dtype == "fp8" else "", ACTIVATION_BYTES)
     link = NodeLink(gpu.link_bytes_per_s, gpu.link_latency_s) if is_near else link
-    return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sent_bytes, kernels)
+    return Exchange(gpu, link, experts, shard.expert_layer.hidden, n_gpus, sent_bytes, kernels)

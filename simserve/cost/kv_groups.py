@@ -143,7 +143,8 @@ def kv_layout(
 
     def blocks_of(group: LayerGroup, tokens: int) -> LayerBlocks:
         if group.attends:
-            is_filled = group.window is not None and (max_model_len is None or group.window < max_model_len)
+            is_apart = max_model_len is None or group.heads is not None
+            is_filled = group.window is not None and (is_apart or group.window < (max_model_len or 0))
             return LayerBlocks((KvGroup(tokens, 1, group if is_filled else KEEP_ALL),), 0, most_chunk)
         if keeps_states:
             saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))

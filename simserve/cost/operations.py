@@ -213,7 +213,8 @@ class RankOperations:
         return self.kernels.experts_s(self.shard, n_tokens)
 
     def _gathered_experts_s(self, n_tokens: Any) -> Any:
-        kernels, data, n_bytes = self.kernels, self.shard.data, self.shard.hidden_bytes(n_tokens)
+        kernels, data, width = self.kernels, self.shard.data, self.shard.expert_layer.hidden
+        n_bytes = n_tokens * width * ACTIVATION_BYTES
         dtype = self.shard.weight_dtype
         share = SENT_BYTES[COMPUTES_IN[dtype]] / ACTIVATION_BYTES if dtype in self.engine.gathers_quantized else 1
         passes_s = kernels.all_gather_s(data, share * n_bytes) + kernels.reduce_scatter_s(data, n_bytes)

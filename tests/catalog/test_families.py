@@ -158,6 +158,7 @@ def test_of_a_model_with_images_only_the_language_model_counts(tmp_path: Path) -
     model = load(tmp_path, {**outer, "text_config": {**inner, "model_type": "gemma3_text"}})  # as Gemma 3 4B has it
     assert (model.n_heads, model.n_kv_heads, model.head_dim, model.vocab_size) == (8, 4, 256, 262208)
     assert [(group.n_layers, group.window) for group in model.groups] == [(29, 1024), (5, None)]
+    assert model.source == "Hugging Face config.json, config.json; its text, without vision_config"
     with pytest.raises(CatalogError, match="got altup_active_idx: 1"):
         load(tmp_path, {**outer, "text_config": {**inner, "altup_active_idx": 1}})
 

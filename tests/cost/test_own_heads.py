@@ -1,0 +1,99 @@
+"""Layers with heads of their own, shared keys, experts in another width, and layers with inputs of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import simserve
+from simserve.catalog.specs import ModelSpec
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.shard import Shard, n_weights
+from simserve.cost.step import StepCost
+from simserve.cost.weights import parameters
+from tests.catalog.test_published import CONFIGS, read
+from tests.cost.specs import H100, IDEAL
+
+
+@pytest.fixture
+def mimo(tmp_path: Path) -> ModelSpec:
+    """MiMo-V2-Flash: 9 full layers of 4 KV heads, 39 with a window of 128 and 8; keys of 192 and values of 128."""
+    return read(tmp_path, CONFIGS["MiMo-V2-Flash"])
+
+
+def test_layers_with_half_the_bytes_a_token_have_blocks_of_twice_the_tokens(mimo: ModelSpec) -> None:
+    layout = kv_layout(Shard(mimo), 16, 2048)
+    assert {group.tokens: group.n_parts for group in layout.blocks.groups} == {16: 5, 32: 1}  # 39 layers in blocks of 9
+    assert layout.block_bytes == 9 * 16 * 8 * (192 + 128) * 2
+    # 1,024 tokens: 32 blocks of full layers; the window and a step of 2,048 tokens hold all 64 blocks of the others.
+    assert layout.blocks.most(1024) == 1024 // 32 + 5 * 1024 // 16
+    whole, windowed = layout.parts
+    assert whole.bytes_per_token == 9 * 4 * 320 * 2
+    assert windowed.bytes_per_token == 39 * 8 * 320 * 2
+
+
+def test_attention_costs_the_keys_of_each_layers_own_heads(mimo: ModelSpec) -> None:
+    cost = StepCost(Shard(mimo), H100, IDEAL)
+    _, slope = cost.decode_line(1)
+    (window_slope,) = cost.window_slopes(1)
+    # Memory bounds both: bytes a key over the bandwidth; a layer with a window reads twice the bytes.
+    assert window_slope / 39 == pytest.approx(2 * slope / 9, rel=1e-3)
+
+
+def test_shared_keys_take_no_memory_but_are_attended(tmp_path: Path) -> None:
+    model = read(tmp_path, CONFIGS["Gemma-3n-E4B-it"])
+    assert {group.kind: (group.n_layers, group.n_keeping) for group in model.groups} == {
+        "windowed": (28, 16),
+        "full": (7, 4),
+    }
+    layout = kv_layout(Shard(model), 16, 2048)
+    assert sum(part.bytes_per_token for part in layout.parts) == 20 * 2 * 2 * 256 * 2
+    without = StepCost(Shard(model.within(1)), H100, IDEAL).decode_line(1)[1]
+    assert without / 35 == pytest.approx(StepCost(Shard(model), H100, IDEAL).decode_line(1)[1] / 7, rel=1e-3)
+
+
+def test_inputs_of_layers_are_weights_and_products_in_each(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["Gemma-3n-E4B-it"]))
+    assert n_weights(shard.input_matrices) == 3 * 2048 * 256 + 2 * 2048 * 64
+    both = parameters(shard)
+    assert both.layer_inputs == 35 * n_weights(shard.input_matrices)
+    assert both.embeddings == 35 * 262_144 * 256  # the vocabulary itself is tied to the head
+
+
+def test_experts_of_another_width_have_projections_around_them(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["Nemotron-3-Super-120B-A12B"]))
+    assert shard.latent_matrices == {"latent_in": (4096, 1024), "latent_out": (1024, 4096)}
+    assert shard.expert_weights == 2 * 1024 * 2688  # without a gate
+    assert shard.expert_layer.hidden == 1024
+
+
+@pytest.mark.parametrize("max_model_len", [100, 4096])
+@pytest.mark.parametrize("name", ["MiMo-V2-Flash", "Gemma-3n-E4B-it", "Falcon-H1-7B-Instruct", "Kimi-Linear-48B-A3B"])
+@pytest.mark.parametrize("kind", ["plain", "roles", "stages", "draft"])
+def test_such_models_run_with_other_mechanisms(tmp_path: Path, name: str, max_model_len: int, kind: str) -> None:
+    read(tmp_path, CONFIGS[name])
+    pool: dict[str, Any] = {
+        "name": "serve",
+        "parallel": {"tensor": 4 if name.startswith("MiMo") else 1, "pipeline": 2 if kind == "stages" else 1},
+        "max_model_len": max_model_len,
+    }
+    if kind == "draft":
+        pool["speculation"] = {"kind": "eagle", "tokens": 2, "acceptance": 0.6}
+    roles = ("prefill", "decode") if kind == "roles" else ("both",)
+    scenario = {
+        "schema": "simserve/1",
+        "name": "own-heads",
+        "seed": 0,
+        "model": str(tmp_path / "config.json"),
+        "gpu": "h200-sxm",
+        "engine": "vllm",
+        "cluster": {"pools": [{**pool, "name": role, "role": role} for role in roles]},
+        "workload": {
+            "arrivals": {"kind": "poisson", "rate_per_s": 20},
+            "lengths": {"kind": "uniform", "prompt_tokens": [2, max_model_len // 2], "output_tokens": [1, 40]},
+            "n_requests": 60,
+        },
+    }
+    results = simserve.simulate(json.loads(json.dumps(scenario)))
+    assert results.summary["requests"]["finished"] == 60
