@@ -91,7 +91,8 @@ def _load(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
     # Of the keys outside an inner text_config, some are about the language model too.
-    outer = config if inner is None else {key: value for key, value in config.items() if key in common_family().types}
+    of_both = {*common_family().types, *common_family().other_parts}
+    outer = config if inner is None else {key: value for key, value in config.items() if key in of_both}
     language = {**outer, **(inner or {})}
     family = language.get("model_type")
     if not isinstance(family, str | None):
