@@ -68,6 +68,8 @@ def test_deepseek_begins_with_dense_layers_and_shares_experts(tmp_path: Path) ->
     assert experts(tmp_path, **{**DEEPSEEK, "n_shared_experts": None}).n_shared_experts == 0
     assert experts(tmp_path, **{**DEEPSEEK, "moe_layer_freq": 2}).n_dense_layers == 3 + 15  # 4, 6, ..., 30 have experts
     assert experts(tmp_path, **{**DEEPSEEK, "moe_layer_freq": [0] * 8 + [1] * 24}).n_dense_layers == 8
+    kinds = ["dense"] * 5 + ["sparse"] * 27
+    assert experts(tmp_path, **DEEPSEEK, mlp_layer_types=kinds).n_dense_layers == 5
 
 
 def test_llama_4_interleaves_and_has_a_shared_expert_and_an_mlp_of_its_own_size(tmp_path: Path) -> None:
