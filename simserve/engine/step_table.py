@@ -188,7 +188,8 @@ def _scale_to_slowest(
     np.add.at(counts[2], step, sent_ps[1 * (n_all > n_own), n_all] > 0)
     counts[2] //= len(alone)  # split as the step was: if all ranks were to
     unique, place = np.unique(counts, axis=1, return_inverse=True)
-    slowest_ps += np.array([group.cost.group_ps(*each) for each in unique.T.tolist()], np.int64)[place]
+    joint_ps = [group.cost.group_ps(n, most, bool(is_split)) for n, most, is_split in unique.T.tolist()]
+    slowest_ps += np.array(joint_ps, np.int64)[place]
     np.maximum.at(slowest_ps, step, sent_ps[0][n_own] * counts[2][step])
     np.maximum.at(slowest_ps, step, np.concatenate(hosts))
     edges = np.cumsum([len(rows) for rows in step_runs])[:-1]
