@@ -79,6 +79,7 @@ COMPILED = (
     "engine/wiring.py",
     "integers.py",
     "cost/kernels.py",
+    "cost/overlap.py",
     "cost/speculative.py",
     "cost/step.py",
     "cost/step_lines.py",
