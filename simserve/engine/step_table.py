@@ -182,7 +182,9 @@ def _scale_to_slowest(
     n_own = np.concatenate([rows["decode_requests"] * n_each for rows in step_runs])
     np.add.at(counts[0], step, n_own)
     np.maximum.at(counts[1], step, n_own)
-    n_all = n_own + np.concatenate([rows["prefill_tokens"] for rows in step_runs])
+    prefill_tokens = np.concatenate([rows["prefill_tokens"] for rows in step_runs])
+    of_groups = [group.cost.own_tokens(n) for n in range(int(prefill_tokens.max(initial=0)) + 1)]
+    n_all = n_own + np.array(of_groups, np.int64)[prefill_tokens]
     most = range(int(n_all.max(initial=0)) + 1)
     sent_ps = np.array([[group.cost.overlapped_ps(n, has) for n in most] for has in (False, True)], np.int64)
     np.add.at(counts[2], step, sent_ps[1 * (n_all > n_own), n_all] > 0)
