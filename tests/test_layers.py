@@ -184,7 +184,7 @@ STATEMENTS: dict[str, int] = {
     "input_files": 78,
     "integers": 112,
     "interruptions": 17,
-    "lab": 4065,
+    "lab": 4066,
     "metrics": 4993,
     "plugins": 348,
     "report": 6274,

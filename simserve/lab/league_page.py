@@ -20,6 +20,7 @@ NOTE = (
 )
 
 FIGURES_HEAD = (*METRICS.values(), *(f"{name} in 90%" for name in METRICS.values()), "TPOT ±")
+SUMMARY_HEAD = ("in-sample", "runs", *FIGURES_HEAD)
 SETS_HEAD = ("data set", "engine", "GPU", "model", "runs", *FIGURES_HEAD, "in-sample", "peer")
 PEERS_HEAD = ("runs", "tool", *METRICS.values(), "compared with")
 

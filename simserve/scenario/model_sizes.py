@@ -49,7 +49,7 @@ class CardRoom:
     kv_tokens: int | None = None
     """Tokens of the longest request that is held, whatever the model allows."""
     n_requests: int | None = None
-    """Requests of the first length that are held at once."""
+    """Requests of the first length that are held at once, between steps."""
 
 
 @dataclass(frozen=True)
@@ -101,5 +101,5 @@ def _fit(name: str, gpu: str, dtype: str, lengths: Sequence[int]) -> CardRoom:
         pool = {"parallel": {"tensor": tensor}, "max_model_len": lengths[-1], "calibration": "none"}
         with suppress(ScenarioError):  # the model does not fit, or the card lacks the dtype
             kv = Scenario.from_dict({**keys, "cluster": {"pools": [pool]}}).setups[0].ledger
-            return CardRoom(gpu, dtype, tensor, kv.lane_tokens, kv.lane_blocks // kv.layout.blocks.most(lengths[0]))
+            return CardRoom(gpu, dtype, tensor, kv.lane_tokens, kv.lane_blocks // kv.layout.blocks.held(lengths[0]))
     return CardRoom(gpu, dtype)

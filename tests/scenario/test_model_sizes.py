@@ -120,7 +120,7 @@ def test_a_model_alone_agrees_with_its_scenarios(model: str, context: int) -> No
         assert (pool.gpus_per_replica, pool.kv_tokens) == (fit.tensor, fit.kv_tokens)
         assert fit.kv_tokens is not None and fit.kv_tokens >= context
         blocks = setup.ledger.layout.blocks
-        assert fit.n_requests == pool.n_blocks // blocks.most(8192)
+        assert fit.n_requests == pool.n_blocks // blocks.held(8192)
         for alone, sharded in zip(answer.requests[context], pool.kv_groups, strict=True):
             assert (alone.kind, alone.n_layers, alone.window) == (sharded.kind, sharded.n_layers, sharded.window)
             if fit.tensor == 1:
