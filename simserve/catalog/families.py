@@ -52,6 +52,11 @@ def families() -> Mapping[str, Family]:
     return files
 
 
+def family_data(model_type: str) -> Mapping[str, Any]:
+    """Return what the file of a known model_type says, without the shared keys."""
+    return next(data for data in _parsed().values() if model_type in data.get("model_types", "").split())
+
+
 @cache
 def common_family() -> Family:
     """Return the keys that all families have in common."""

@@ -30,7 +30,7 @@ TYPES: Mapping[str, Any] = {**KEY_TYPES, "quantization": Quantization}
 
 
 class Rule(Section):
-    """Which layers are of a kind, by the value of a key; a rule without a value says nothing.
+    """A rule for which layers are of a kind, by the value of a key; it says nothing without one.
 
     list: an entry for each layer. letters: a letter for each mixer or MLP. period: the layer at `offset` of so many.
     numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; after:
@@ -44,6 +44,8 @@ class Rule(Section):
     when: str | None = None
     """A key that must be on."""
     offset: int | str = -1
+    only_whole: bool = False
+    """Layers behind the last whole period are of `kind`, too."""
     first: Literal[0, 1] = 0
     kind: Mixer | Mlp | None = None
     others: Mixer | Mlp | None = None

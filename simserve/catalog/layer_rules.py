@@ -104,6 +104,10 @@ def _mixers(config: Config) -> list[str]:
     if window and config.get("use_sliding_window") is not False:  # a config may state one and switch it off
         remedy = f"list the layers with the window of {window} tokens, or set use_sliding_window: false"
         raise CatalogError(f"layer_types is missing; {remedy}")
+    if config.family.state is not None:
+        placing = (rule for rule in config.family.layers if "state" in (rule.kind, rule.others, *rule.kinds.values()))
+        keys = " or ".join(config.named(rule.key) for rule in placing)
+        raise CatalogError(f"{keys} is missing; it says which layers have a state")
     return ["full"] * config.n_layers
 
 
@@ -111,10 +115,10 @@ def _lacks_window(config: Config, rule: Rule, kinds: list[str]) -> bool:
     """Tell whether layers have no window after all. Raises CatalogError where the file lists such layers."""
     for kind in WINDOWS.keys() & set(kinds):
         is_off = kind == "windowed" and config.get("use_sliding_window") is False
-        if rule.key == "layer_types" and not config.get(WINDOWS[kind]):
+        if rule.by == "list" and not config.get(WINDOWS[kind]):
             entry = next(entry for entry, each in rule.kinds.items() if each == kind)
-            raise CatalogError(f"layer_types names layers of {entry}, but {WINDOWS[kind]} is missing")
-        if rule.key != "layer_types" and (is_off or not config.get(WINDOWS[kind])):
+            raise CatalogError(f"{rule.key} names layers of {entry}, but {WINDOWS[kind]} is missing")
+        if rule.by != "list" and (is_off or not config.get(WINDOWS[kind])):
             return True
     return False
 
@@ -151,7 +155,8 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
         case _:
             period = len(value) if isinstance(value, str) else value
             offset = (config.number(rule.offset) or 0) % period
-            chosen = {layer for layer in layers if layer % period == offset}
+            n_whole = len(layers) // period * period if rule.only_whole else len(layers)
+            chosen = {layer for layer in layers if layer % period == offset or layer >= n_whole}
     return [rule.kind if layer in chosen else rule.others for layer in layers]
 
 

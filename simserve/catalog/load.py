@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
-from simserve.catalog.families import families
+from simserve.catalog.families import families, family_data
 from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
@@ -177,7 +177,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     if name not in names(kind) and kind == "families":
         raise CatalogError(f"no such family in the catalog, got '{name}'; {did_you_mean(name, families())}")
     if kind == "families":
-        return families()[name].model_dump(mode="json", exclude_defaults=True)
+        return dict(family_data(name))
     thing = load[kind](name)
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     return {key: _plain(value) for key, value in values.items()}

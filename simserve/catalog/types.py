@@ -114,6 +114,7 @@ KEY_TYPES: Mapping[str, Any] = {
     "layer": whole(-MOST_LAYERS, MOST_LAYERS),
     "layers": LAYERS,
     "by_layer": BY_LAYER,
+    "flags": Annotated[list[bool], StopAtFirst()],
     "frequency": COUNT | BY_LAYER,
     "period": COUNT | Annotated[str, Field(pattern="^L+G$")],
     "number": float,

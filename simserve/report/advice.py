@@ -32,6 +32,8 @@ def advice(reader: RunView) -> str:
     scaling = reader.summary.scaling
     if scaling is not None and scaling.longest_below_s:
         act = "Scale up sooner, start replicas faster, or keep more of them"
+        if scaling.n_slowed:
+            act = "Find what slows its replicas or links, or keep more of them"
         return f"The fleet was too small for {seconds(scaling.longest_below_s)} at a stretch. {act}"
     worst = worst_slo(reader)
     if worst is None:

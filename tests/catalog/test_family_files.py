@@ -109,6 +109,21 @@ def test_sizes_that_do_not_divide_are_named_with_what_they_divide(tmp_path: Path
             catalog.load_model(write(tmp_path, FAMILY, **{**KEYS, **keys}))
 
 
+def test_what_says_which_layers_have_a_state_or_a_window_must_be_there(tmp_path: Path) -> None:
+    unlisted = FAMILY.replace(", value: 4", "")
+    with pytest.raises(CatalogError, match="layer_types or attention_every is missing; it says which layers"):
+        catalog.load_model(write(tmp_path, unlisted, **KEYS))
+    listed = "source: x\nreads: {by_layer: pattern}\nlayers: [{by: list, key: pattern, kinds: {0: full, 1: windowed}}]"
+    with pytest.raises(CatalogError, match="pattern names layers of 1, but sliding_window is missing"):
+        catalog.load_model(write(tmp_path, listed, pattern=[0, 1] * 16))
+
+
+def test_layers_behind_the_last_whole_period_may_be_of_its_kind(tmp_path: Path) -> None:
+    whole = FAMILY.replace("value: 4", "value: 5, only_whole: true")
+    model = catalog.load_model(write(tmp_path, whole, **KEYS))  # 32 layers: 6 periods of 5, and 2 more
+    assert model.groups == (LayerGroup("state", 24), LayerGroup("full", 8))
+
+
 def test_a_family_file_that_is_wrong_is_told_by_its_name(tmp_path: Path) -> None:
     for family, text in (
         ("source: [", "cannot be read"),

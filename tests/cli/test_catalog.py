@@ -33,6 +33,13 @@ def test_a_gpu_is_shown_with_the_source_of_each_number() -> None:
     assert re.search(r"hbm_bytes_per_s +3\.35e\+12  # .*data sheet", out)
 
 
+def test_a_family_is_shown_as_its_file_has_it_without_the_shared_keys() -> None:
+    out = invoke("catalog", "families", "olmo3").out
+    assert re.fullmatch(
+        r"model_types +olmo3\nsource +transformers, \S+\ndefaults +\{sliding_window_pattern: 4\}\n", out
+    )
+
+
 def test_a_policy_is_shown_with_its_arguments_and_defaults() -> None:
     out = invoke("catalog", "schedulers", "chunked").out
     assert re.search(r"max_num_seqs +\S+ +default 256 +\w+", out)

@@ -97,6 +97,15 @@ def test_decode_is_longer_and_is_no_interference() -> None:
     assert 4 <= ratio < 4.5  # batches are larger
 
 
+def test_a_run_with_a_slow_replica_is_not_told_to_scale_up() -> None:
+    slow_one = [{"what": "slow", "at_s": 20, "member": 1, "speed_frac": 0.2, "for_s": 60}]
+    given = scenario({"replicas": 2}, 30.0, 3600, failures=slow_one).to_dict() | {"slo": {"tpot_s": 0.03}}
+    results = simulate(Scenario.from_dict(given))
+    assert results.summary["scaling"]["longest_below_s"] > 15
+    told = str(results._repr_html_()) + repr(results)
+    assert "Find what slows its replicas or links" in told and "Scale up sooner" not in told
+
+
 def test_a_failure_that_leaves_all_speed_changes_no_request() -> None:
     lossless = [{"what": "slow", "mtbf_s": 5, "speed_frac": 1, "for_s": 3}]
     one, other = (simulate(scenario({"replicas": 2}, 30.0, 600, failures=each)) for each in (None, lossless))

@@ -14,17 +14,8 @@ from simserve.errors import SimserveError
 from simserve.explain.explain import explain
 from simserve.scenario.model_sizes import LOAD, CardRoom, KvGroupAnswer, ModelAnswer
 from tests.cli.invoke import invoke
+from tests.fuzz.configs import LLAMA
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "intermediate_size": 14336,
-    "vocab_size": 128256,
-    "max_position_embeddings": 131072,
-}
 SHARED = (("llama-3.1-8b", 131_072), ("deepseek-v3", 32_768), ("gpt-oss-120b", 131_072), ("qwen3-next-80b-a3b", 65_536))
 
 
