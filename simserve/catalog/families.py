@@ -20,7 +20,7 @@ from simserve.plugins.validation import problems_of
 OWN_FILE = "family.yaml"
 """The file of a family of one's own, beside its config.json."""
 
-OPTIONAL = frozenset({"state_value_bytes", "value_head_dim"})
+OPTIONAL = frozenset({"value_head_dim"})
 """Sizes of parts that a family need not have."""
 
 
@@ -144,15 +144,15 @@ def _check_keys(own: Family, family: Family) -> None:
         if wrong is not None:
             raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {wrong}")
     if own.state is not None:
-        _check_sizes("state.sizes", own.state.sizes, MIXERS[own.state.mixer])
+        _check_sizes("state.sizes", own.state.sizes, MIXERS[own.state.mixer].sizes)
     for place, sizes, part in (("windows", own.windows, Heads), ("layer_inputs", own.layer_inputs, LayerInputs)):
         if sizes:
-            _check_sizes(place, sizes, part)
+            _check_sizes(place, sizes, [field.name for field in fields(part)])
 
 
-def _check_sizes(place: str, sizes: Mapping[str, str], part: Any) -> None:
+def _check_sizes(place: str, sizes: Mapping[str, str], of_part: Iterable[str]) -> None:
     """Check that there is a key for every size of a part."""
-    needed = {field.name for field in fields(part)} - OPTIONAL
+    needed = {*of_part} - OPTIONAL
     wrong = sorted(needed - sizes.keys()) or sorted(sizes.keys() - needed - OPTIONAL)
     if wrong:
         rule = "has no key" if wrong[0] in needed else "is no size of it"

@@ -4,22 +4,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import Field, create_model
 
 from simserve.catalog.quantization import Quantization
-from simserve.catalog.states import StateMixer
-from simserve.catalog.types import KEY_TYPES, Section, Strict
-
-
-def _split(text: Any) -> Any:
-    match text:
-        case str():
-            return text.split()
-    return text
-
-
-Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
-"""Words between spaces."""
+from simserve.catalog.states import MIXERS, Words
+from simserve.catalog.types import KEY_TYPES, Section, Strict, with_keys
 
 Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
 """What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`."""
@@ -70,10 +59,11 @@ class Derived(Section):
         return [each for each in (*self.times, self.over, self.multiple_of) if type(each) is str]
 
 
+@with_keys({"mixer": (Literal[tuple(MIXERS)], ...)})
 class StateRule(Section):
     """The mixer with a state: its sizes by their keys, and the key of the dtype of its values."""
 
-    mixer: StateMixer
+    mixer: str
     sizes: Mapping[str, str]
     dtype: str | None = None
 

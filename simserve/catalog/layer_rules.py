@@ -9,7 +9,7 @@ from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
 from simserve.catalog.layer_parts import n_experts_of
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
-from simserve.catalog.states import MIXERS, State
+from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError
 
 WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
@@ -17,9 +17,6 @@ WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
 same chunk (Llama 4)."""
 
 MLPS = ("dense", "experts")
-
-EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
-"""Sizes of states of which the second divides the first."""
 
 Layer = tuple[Any, str | None]
 """Mixer and MLP of a layer; None: it has none."""
@@ -60,21 +57,19 @@ def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Siz
     return part(**sizes) if sizes and all(sizes.values()) else None
 
 
-def read_state(config: Config) -> State | None:
+def read_state(config: Config) -> StateLayers | None:
     """Read the sizes of layers with a state; None for families without them. Raises CatalogError without the path."""
     state = config.family.state
     if state is None:
         return None
     config.check_needed(state.sizes.values(), "layers with a state need all their sizes")
     sizes = {name: config.get(key) for name, key in state.sizes.items()}
-    for many, few in EVEN_PAIRS:
-        if few in sizes and sizes[many] % sizes[few]:
-            names = state.sizes[few], state.sizes[many]
-            raise CatalogError(f"{names[0]} must divide {names[1]} {sizes[many]}, got {sizes[few]}")
+    many, few = MIXERS[state.mixer].even or ("", "")
+    if few and sizes[many] % sizes[few]:
+        names = state.sizes[few], state.sizes[many]
+        raise CatalogError(f"{names[0]} must divide {names[1]} {sizes[many]}, got {sizes[few]}")
     # As engines hold it by default: in 16 bits unless the file wants more.
-    in_32_bits = {} if state.dtype is None else {"state_value_bytes": 4 if config.get(state.dtype) == "float32" else 2}
-    mixer: State = MIXERS[state.mixer](**sizes, **in_32_bits)
-    return mixer
+    return StateLayers.of(state.mixer, 4 if state.dtype and config.get(state.dtype) == "float32" else None, **sizes)
 
 
 def _lettered(config: Config, rule: Rule) -> list[Layer]:

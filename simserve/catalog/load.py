@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
 from simserve.catalog.specs import GpuSpec, ModelSpec
-from simserve.catalog.states import MIXERS, LinearAttention
+from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError, closest, did_you_mean
 from simserve.units import MIB
 
@@ -28,8 +28,7 @@ PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "experts": ("experts", Experts),
     "mla": ("mla", Mla),
     "indexer": ("indexer", Indexer),
-    "linear": ("linear", LinearAttention),
-    **{name: ("linear", mixer) for name, mixer in MIXERS.items()},
+    **{name: ("linear", partial(StateLayers.of, name)) for name in MIXERS},
 }
 """Mappings in a model's YAML, with the fields that they fill and their types."""
 

@@ -17,7 +17,7 @@ from simserve.catalog.layers import (
     LayerInputs,
     Mla,
 )
-from simserve.catalog.states import State
+from simserve.catalog.states import MIXERS, StateLayers
 from simserve.catalog.types import Positive
 from simserve.errors import CatalogError
 
@@ -95,7 +95,7 @@ class ModelSpec:
     mla: Mla | None = None
     indexer: Indexer | None = None
     """None: all keys are attended, or those of a window."""
-    linear: State | None = None
+    linear: StateLayers | None = None
     layer_inputs: LayerInputs | None = None
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
@@ -135,6 +135,11 @@ class ModelSpec:
         return sum(group.n_layers for group in self.groups if group.kind == "state")
 
     @property
+    def has_timed_states(self) -> bool:
+        """Whether kernels of its states were timed."""
+        return self.linear is not None and MIXERS[self.linear.mixer].is_timed
+
+    @property
     def all_heads(self) -> list[Heads]:
         """The heads of the model, and those of its own of each group."""
         own = (group.heads for group in self.groups if group.heads is not None)
@@ -146,7 +151,8 @@ class ModelSpec:
         if self.experts is not None and self.experts.routing is not None:
             return self.experts.routing
         of_heads = OWN_HEADS_ROUTING if self.n_heads == self.n_kv_heads else SHARED_HEADS_ROUTING
-        return next((part.ROUTING for part in (self.linear, self.mla) if part is not None), of_heads)
+        of_mla = of_heads if self.mla is None else self.mla.ROUTING
+        return of_mla if self.linear is None else MIXERS[self.linear.mixer].routing
 
     @property
     def n_dense_layers(self) -> int:

@@ -8,7 +8,6 @@ from typing import Any, cast
 from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import GpuSpec
-from simserve.catalog.states import LinearAttention
 from simserve.cost.calibration import Calibration, launch_factor
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
@@ -155,18 +154,17 @@ class Calibrated:
 
     def states_s(self, shard: Shard, n: Any) -> Any:
         """Time the convolution and update of n decoding requests' states; where not timed, the states' bytes."""
-        if type(shard.model.linear) is not LinearAttention:
+        if not shard.model.has_timed_states:
             return self.elementwise_s(2 * shard.state_bytes * n, 1)
         form = cast(StateDecode, first_form(self.calibration, {"gdn_decode": ["bf16"]}))
         return form.seconds(self.gpu, shard.state_bytes, n)
 
     def prompt_states(self, shard: Shard) -> PrefillAttentionCost | None:
         """Return the convolution and update of one layer's states by prompts; None where not timed."""
-        linear = shard.model.linear
-        if type(linear) is not LinearAttention:
+        if shard.state is None or not shard.model.has_timed_states:
             return None
         form = cast(StatePrefill, first_form(self.calibration, {"gdn_prefill": ["bf16"]}))
-        return PromptStates(form, self.gpu, linear.value_size * linear.key_head_dim / shard.tensor)
+        return PromptStates(form, self.gpu, shard.state.n_values)
 
     def _sparse(self, shard: Shard) -> tuple[SparsePrefillModule, SparseDecodeModule]:
         """Return the forms of both phases."""

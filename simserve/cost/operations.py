@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
-from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Mamba1, Mamba2, Matrices, ShortConvolution
+from simserve.catalog.states import MIXERS, Matrices
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
@@ -27,9 +27,6 @@ NORMS, REDUCES, ATTENTION = 2, 2, 3
 """Around a layer; and rotation, KV write and attention."""
 LATENT = 4
 """Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
-STATE = {LinearAttention: 11, Kda: 13, LightningAttention: 6, Mamba1: 5, Mamba2: 7, ShortConvolution: 2}
-"""Convolution, gates, norms and the kernels over chunks of a prompt (flash-linear-attention, gated_delta_rule/chunk.py
-and kda/chunk.py; mamba_ssm, ssd_combined.py; vLLM, mamba_mixer.py, short_conv.py and lightning_attn.py)."""
 ROUTING = 3
 """Choice of experts, sorting of rows by expert, and the weighted sum; the gate is a product."""
 
@@ -117,7 +114,8 @@ class RankOperations:
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
         attention = around + ATTENTION + norms + (LATENT if model.mla else 0)
         by_heads = [(replace(self, shard=each), n_layers) for each, n_layers in shard.by_heads]
-        state = (0 if model.linear is None else STATE[type(model.linear)]) + self._n_products(shard.linear_matrices)
+        state = self._n_products(shard.linear_matrices)
+        state += 0 if model.linear is None else MIXERS[model.linear.mixer].n_kernels
         shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
         rows = [

@@ -59,8 +59,7 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
 def state_update_work(shard: Shard, n_tokens: Any) -> Work:
     """Return what surrounds the state of a layer, for n tokens: inputs are split or convolved, outputs gated; both are
     read and written once. The state itself is the kernels' `states_s` and `prompt_states`."""
-    linear = shard.model.linear
-    n_values = 0 if linear is None else 2 * linear.mixed_size(shard.tensor)
+    n_values = 0 if shard.state is None else 2 * shard.state.widths["mixed"]
     return Work(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Heads, LayerGroup
 from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
-from simserve.catalog.states import Matrices
+from simserve.catalog.states import Matrices, StateLayers
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
@@ -136,10 +136,14 @@ class Shard:
         return {**mla.matrices(hidden, self.n_heads), **index}
 
     @cached_property
+    def state(self) -> StateLayers | None:
+        """The part of layers with a state; None without such layers."""
+        return self.model.linear and self.model.linear.on(self.tensor)
+
+    @cached_property
     def linear_matrices(self) -> dict[str, tuple[int, int]]:
         """(rows in, columns out) of the projections of a layer with a state; empty without such layers."""
-        linear = self.model.linear
-        return {} if linear is None else dict(linear.matrices(self.model.hidden_size, self.tensor))
+        return {} if self.state is None else dict(self.state.matrices(self.model.hidden_size))
 
     @cached_property
     def shared_matrices(self) -> dict[str, tuple[int, int]]:
@@ -226,7 +230,7 @@ class Shard:
     @property
     def state_bytes(self) -> float:
         """Bytes of one request's state in one layer (vLLM, mamba_utils.py)."""
-        return 0.0 if self.model.linear is None else self.model.linear.state_bytes // self.tensor
+        return 0 if self.state is None else self.state.state_bytes
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
         """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 
 from simserve.catalog.specs import ModelSpec
-from simserve.catalog.states import LinearAttention
 from simserve.cost.calibration import DEFAULT_ENGINE, DEFAULT_GPU, Calibration, calibration_path, read_calibration
 from simserve.cost.forms.base import Form
 from simserve.errors import CalibrationError
@@ -28,7 +27,7 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
         needs["sparse attention"] = {"sparse_decode_module"}
     elif model.mla:
         needs["latent attention"] = {"mla_decode", "mla_decode_module"}
-    if type(model.linear) is LinearAttention:
+    if model.has_timed_states:
         needs["layers with a state"] = {"gdn_prefill"}
     return [what for what, any_of in needs.items() if not any_of & ops]
 

@@ -6,7 +6,6 @@ from operator import attrgetter
 
 from simserve.catalog.load import is_listed, versions
 from simserve.catalog.specs import NEEDS_RATE
-from simserve.catalog.states import LinearAttention
 from simserve.cost.timed_forms import ALIKE
 from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.scenario.setup import PoolSetup
@@ -115,7 +114,7 @@ def _of_dtype(setup: PoolSetup) -> str | None:
 
 
 def _of_states(setup: PoolSetup) -> str | None:
-    if not setup.model.n_state_layers or (type(setup.model.linear) is LinearAttention and setup.calibration):
+    if not setup.model.n_state_layers or (setup.model.has_timed_states and setup.calibration):
         return None
     n, name = setup.model.n_state_layers, setup.model.name
     return f"the {n} layers of {name} with a state were not timed: a roofline of their bytes estimates their updates"

@@ -9,7 +9,7 @@ import pytest
 from simserve import catalog
 from simserve.catalog.families import families
 from simserve.catalog.layers import Indexer
-from simserve.catalog.states import LinearAttention, Mamba2
+from simserve.catalog.states import StateLayers
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
 from tests.catalog.test_published import CONFIGS
@@ -209,11 +209,14 @@ def test_layers_of_a_kind_have_the_sizes_of_their_family(tmp_path: Path) -> None
     qwen, granite, nemotron = (
         load(tmp_path, config_of(family)) for family in ("qwen3_5_moe_text", "granitemoehybrid", "nemotron_h")
     )
-    assert qwen.linear == LinearAttention(16, 128, 32, 128, conv_size=4, state_value_bytes=4)
+    heads = {"n_key_heads": 16, "key_head_dim": 128, "n_value_heads": 32, "value_head_dim": 128}
+    assert qwen.linear == StateLayers.of("gated_delta_net", 4, **heads, conv_size=4)
     assert (qwen.gated_attention, qwen.n_mtp_layers, qwen.n_dense_layers) == (True, 1, 0)
-    assert granite.linear == Mamba2(128, 64, 128, n_groups=1, conv_size=4)
+    assert granite.linear == StateLayers.of("mamba2", n_heads=128, head_dim=64, state_dim=128, n_groups=1, conv_size=4)
     assert granite.experts is not None and granite.experts.shared_size == 1536
-    assert nemotron.linear == Mamba2(64, 64, 128, n_groups=8, conv_size=4, state_value_bytes=4)
+    assert nemotron.linear == StateLayers.of(
+        "mamba2", 4, n_heads=64, head_dim=64, state_dim=128, n_groups=8, conv_size=4
+    )
     assert (nemotron.head_dim, nemotron.gated_mlp, nemotron.n_bare_layers) == (128, False, 12)
     dense = {**LLAMA, **COMMON, **GRANITE, **GRANITE_HYBRID, "num_local_experts": 0, "model_type": "granitemoehybrid"}
     assert load(tmp_path, dense).intermediate_size == 1536

@@ -9,7 +9,7 @@ import pytest
 from simserve import catalog
 from simserve.catalog.families import families, read_family
 from simserve.catalog.layers import LayerGroup
-from simserve.catalog.states import Mamba2
+from simserve.catalog.states import StateLayers
 from simserve.errors import CatalogError
 from tests.fuzz.configs import COMMON, LLAMA
 
@@ -95,7 +95,7 @@ KEYS = {"ssm_inner": 8192, "ssm_head_dim": 64, "ssm_state": 128, "ssm_groups": 8
 def test_a_family_of_known_layers_is_one_file_beside_the_config(tmp_path: Path) -> None:
     model = catalog.load_model(write(tmp_path, FAMILY, **KEYS))
     assert model.groups == (LayerGroup("state", 24), LayerGroup("full", 8))
-    assert model.linear == Mamba2(n_heads=128, head_dim=64, state_dim=128, n_groups=8, conv_size=4)
+    assert model.linear == StateLayers.of("mamba2", n_heads=128, head_dim=64, state_dim=128, n_groups=8, conv_size=4)
 
 
 def test_sizes_that_do_not_divide_are_named_with_what_they_divide(tmp_path: Path) -> None:

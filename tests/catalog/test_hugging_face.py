@@ -8,7 +8,7 @@ import pytest
 
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
-from simserve.catalog.states import LinearAttention
+from simserve.catalog.states import StateLayers
 from simserve.errors import CatalogError
 from tests.fuzz.configs import LLAMA
 
@@ -143,7 +143,9 @@ def test_every_fourth_layer_of_qwen3_next_is_full_though_the_file_lists_none(tmp
     linear = {**sizes, "linear_num_value_heads": 32, "linear_value_head_dim": 128, "full_attention_interval": 4}
     model = load(tmp_path, model_type="qwen3_next", **linear)
     assert groups(model) == [("state", 24, None), ("full", 8, None)]
-    assert model.linear == LinearAttention(16, 128, 32, 128, conv_size=4)
+    assert model.linear == StateLayers.of(
+        "gated_delta_net", n_key_heads=16, key_head_dim=128, n_value_heads=32, value_head_dim=128, conv_size=4
+    )
     assert (model.gated_attention, model.n_mtp_layers) == (True, 1)
     listed = ["linear_attention"] * 24 + ["full_attention"] * 8
     assert load(tmp_path, model_type="qwen3_next", **linear, layer_types=listed) == model
