@@ -22,6 +22,9 @@ NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Keys of the text part of a model with images or sound; a thinker's is in one of the others (Qwen3-Omni)."""
+
 QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
 
@@ -45,7 +48,7 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     mlps = [mlp for _, mlp in layers]
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
-    others = next((key for key in family.other_parts if given.get(key)), None)
+    others = ", ".join(key for key in family.other_parts if given.get(key))
     n_heads, hidden, quantized = (
         config.get(key) for key in ("num_attention_heads", "hidden_size", "quantization_config")
     )
@@ -74,32 +77,37 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
         weight_dtype=read_weight_dtype(quantized),
         only_experts_quantized=experts is not None and only_experts(quantized),
-        source=f"Hugging Face config.json, {path.name}" + ("" if others is None else f"; its text, without {others}"),
+        source=f"Hugging Face config.json, {path.name}" + (others and f"; its text, without {others}"),
     )
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """Read a file's keys; those of an inner text_config take precedence, as only the language model is simulated."""
+    """Read the keys of a file's language model, which alone is simulated."""
     try:
         config = read_json(path, SCENARIO_BYTES)
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
     except ValueError as error:
         raise CatalogError(f"{path}: must be a Hugging Face config.json, but is not JSON ({error})") from None
-    inner = (config.get("text_config") or config.get("llm_config")) if isinstance(config, dict) else None
-    for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
-        if not isinstance(value, dict):
-            raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    # Of the keys outside an inner text_config, some are about the language model too.
-    of_both = {*common_family().types, *common_family().other_parts}
-    outer = config if inner is None else {key: value for key, value in config.items() if key in of_both}
-    language = {**outer, **(inner or {})}
+    language = _text_of(config, f"{path}:")
     family = language.get("model_type")
     if not isinstance(family, str | None):
         raise CatalogError(f"{path}: model_type must be text, got {json.dumps(family)[:60]}; name the family")
     if "quantization_config" not in language:
         language |= _quantized_by_file(path.with_name(QUANTIZATION_FILE))
     return language
+
+
+def _text_of(part: Any, place: str) -> dict[str, Any]:
+    """Return the keys of the language model: those of its part, and of those outside it which may be about both."""
+    if not isinstance(part, dict):
+        raise CatalogError(f"{place} must be a JSON object, got {type(part).__name__}")
+    inner = next((key for key in TEXT_PARTS if part.get(key)), None)
+    if inner is None:
+        return part
+    of_both = {*common_family().types, *common_family().other_parts}
+    outer = {key: value for key, value in part.items() if key in of_both}
+    return {**outer, **_text_of(part[inner], f"{place} {inner}")}
 
 
 def _quantized_by_file(extra: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from simserve import catalog
+from simserve.catalog.hugging_face import TEXT_PARTS
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.shard import Shard
 from simserve.cost.weights import parameters
@@ -61,6 +62,7 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Mistral-Small-3.2-24B": (23.57, 40 * 8 * 2 * 2 * 128, 0),
     "Ministral-3-14B": (13.51, 40 * 8 * 2 * 2 * 128, 0),
     "Qwen2.5-VL-7B-Instruct": (7.616, 28 * 4 * 2 * 2 * 128, 0),
+    "Qwen3-Omni-30B-A3B-Instruct": (30.53, 48 * 4 * 2 * 2 * 128, 0),
     "Qwen3-VL-30B-A3B-Instruct": (30.53, 48 * 4 * 2 * 2 * 128, 0),
     "InternVL3_5-8B": (8.191, 36 * 8 * 2 * 2 * 128, 0),
     "Llama-4-Scout-17B-16E": (107.8, 48 * 8 * 2 * 2 * 128, 0),
@@ -130,11 +132,16 @@ def test_a_published_file_gives_the_parameters_and_bytes_of_its_model(tmp_path: 
     assert model.n_state_layers * shard.state_bytes == state_bytes
 
 
+def with_text(config: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return a config with further keys of its text part."""
+    inner = next((key for key in TEXT_PARTS if key in config), None)
+    return {**config, **keys} if inner is None else {**config, inner: with_text(config[inner], keys)}
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_invented_key_is_refused_in_every_family(tmp_path: Path, name: str) -> None:
     config = CONFIGS[name]
     invented = {"attention_stride": 4}
-    inner = next((key for key in ("text_config", "llm_config") if key in config), None)
-    changed = {**config, **invented} if inner is None else {**config, inner: {**config[inner], **invented}}
+    changed = with_text(config, invented)
     with pytest.raises(CatalogError, match="not understood, got attention_stride: 4"):
         read(tmp_path, changed)
