@@ -127,7 +127,9 @@ def compile_here() -> None:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
-    modules = mypycify([*OPTIONS, *(f"simserve/{name}" for name in COMPILED)], opt_level="3", group_name="simserve")
+    modules = mypycify(
+        [*OPTIONS, *(f"simserve/{name}" for name in COMPILED)], opt_level="3", debug_level="0", group_name="simserve"
+    )
     command = build_ext(Distribution({"ext_modules": modules}))
     command.inplace = True
     command.ensure_finalized()
