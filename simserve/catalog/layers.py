@@ -56,7 +56,7 @@ class LayerGroup:
     heads: Heads | None = None
     """Heads of its own; None: those of the model."""
     n_sharing: int = 0
-    """Layers of these that attend the keys and values of another layer, and keep none (Gemma 3n)."""
+    """Layers of these that attend the keys and values of another layer, and have none (Gemma 3n, CLA)."""
 
     @property
     def n_keeping(self) -> int:

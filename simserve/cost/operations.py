@@ -14,8 +14,9 @@ from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Ma
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.matrices import n_weights
 from simserve.cost.roofline import elementwise_work, state_update_work
-from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
+from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
-from simserve.cost.shard import ACTIVATION_BYTES, Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
 MXFP4_TILE = 256
 """Kernels for mxfp4 pad the inner size of experts to a multiple of this (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
@@ -96,7 +98,7 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
     shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
     return Parameters(
         embeddings=shard.head_weights * has_embeddings + n_own,
-        attention=sum(n * n_weights(shard.of(group).attention_matrices) for n, group in layers if group.attends),
+        attention=sum(_attention_weights(shard, group, n) for n, group in layers if group.attends),
         states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
         mlp=stage.n_dense_layers * n_weights(shard.mlp_matrices),
         layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
@@ -106,6 +108,12 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
         norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size,
         head=shard.head_weights * stage.is_last,
     )
+
+
+def _attention_weights(shard: Shard, group: LayerGroup, n_layers: int) -> int:
+    own, n_own = shard.of(group), group.n_of(n_layers)
+    kept, shared = (n_weights(each.attention_matrices) for each in (own, own.sharing))
+    return n_own * kept + (n_layers - n_own) * shared
 
 
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:

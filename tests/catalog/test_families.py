@@ -64,7 +64,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "layer_group_size: layers of linear attention",
     ),
     (
-        "hunyuan",
+        "other_hunyuan",
         {"use_cla": True, "cla_share_factor": 2},
         r"use_cla: layers that share .* not supported yet, got true;",
     ),

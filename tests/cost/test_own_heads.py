@@ -1,6 +1,7 @@
 """Layers with heads of their own, shared keys, experts in another width, and layers with inputs of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,21 @@ import pytest
 import simserve
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kv_groups import kv_layout
-from simserve.cost.shard import Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
-from simserve.cost.weights import parameters
+from simserve.cost.weights import parameters, stages
 from tests.catalog.test_published import CONFIGS, read
 from tests.cost.specs import H100, IDEAL
+
+TENSOR = {
+    "MiMo-V2-Flash": 4,
+    "Gemma-3n-E4B-it": 1,
+    "Falcon-H1-7B-Instruct": 1,
+    "Kimi-Linear-48B-A3B": 1,
+    "Hunyuan-Large": 8,
+}
+"""GPUs that hold a model."""
 
 
 @pytest.fixture
@@ -53,6 +64,21 @@ def test_shared_keys_take_no_memory_but_are_attended(tmp_path: Path) -> None:
     assert without / 35 == pytest.approx(StepCost(Shard(model), H100, IDEAL).decode_line(1)[1] / 7, rel=1e-3)
 
 
+def test_layers_that_share_keys_project_none(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["Hunyuan-Large"]))  # every other of 64 layers attends the keys before it
+    (own, n_own), (sharing, n_sharing) = shard.by_heads
+    assert (n_own, n_sharing) == (32, 32)
+    queries = {"qkv": (6400, 80 * 80), "output": (80 * 80, 6400)}
+    assert sharing.attention_matrices == queries
+    assert own.attention_matrices == {**queries, "qkv": (6400, (80 + 2 * 8) * 80)}
+    assert parameters(shard).attention == 32 * n_weights(own.attention_matrices) + 32 * n_weights(queries)
+    halves = [parameters(shard, stage).attention for stage in stages(shard.model, 2)]
+    assert halves == [parameters(shard).attention / 2] * 2
+    every = [StepCost(each, H100, IDEAL).tokens_s(1) for each in (shard, Shard(replace(shard.model, groups=())))]
+    per_token = 2 * 8 * 80 * 6400 * 2 / (H100.hbm_bytes_per_s * IDEAL.memory_efficiency)
+    assert every[1] - every[0] == pytest.approx(32 * per_token, rel=1e-2)
+
+
 def test_inputs_of_layers_are_weights_and_products_in_each(tmp_path: Path) -> None:
     shard = Shard(read(tmp_path, CONFIGS["Gemma-3n-E4B-it"]))
     assert n_weights(shard.input_matrices) == 3 * 2048 * 256 + 2 * 2048 * 64
@@ -69,13 +95,13 @@ def test_experts_of_another_width_have_projections_around_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("max_model_len", [100, 4096])
-@pytest.mark.parametrize("name", ["MiMo-V2-Flash", "Gemma-3n-E4B-it", "Falcon-H1-7B-Instruct", "Kimi-Linear-48B-A3B"])
+@pytest.mark.parametrize("name", TENSOR)
 @pytest.mark.parametrize("kind", ["plain", "roles", "stages", "draft"])
 def test_such_models_run_with_other_mechanisms(tmp_path: Path, name: str, max_model_len: int, kind: str) -> None:
     read(tmp_path, CONFIGS[name])
     pool: dict[str, Any] = {
         "name": "serve",
-        "parallel": {"tensor": 4 if name.startswith("MiMo") else 1, "pipeline": 2 if kind == "stages" else 1},
+        "parallel": {"tensor": TENSOR[name], "pipeline": 2 if kind == "stages" else 1},
         "max_model_len": max_model_len,
     }
     if kind == "draft":
