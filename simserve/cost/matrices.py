@@ -12,8 +12,11 @@ def attention_matrices(model: ModelSpec, n_heads: int, n_kv_heads: int) -> dict[
         return {**mla.matrices(hidden, n_heads), **index}
     value_size = model.value_head_dim or model.head_dim
     queries = n_heads * (2 if model.gated_attention else 1) * model.head_dim
-    columns = queries + n_kv_heads * (model.head_dim + value_size)
-    return {"qkv": (hidden, columns), "output": (n_heads * value_size, hidden)}
+    keys, output = n_kv_heads * (model.head_dim + value_size), {"output": (n_heads * value_size, hidden)}
+    rank = model.query_rank
+    if rank is None:
+        return {"qkv": (hidden, queries + keys), **output}
+    return {"qkv": (hidden, rank + keys), "q_b": (rank, queries), **output}
 
 
 def n_weights(matrices: Matrices) -> int:

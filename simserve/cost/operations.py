@@ -27,7 +27,8 @@ HEAD_NORMS = 2
 NORMS, REDUCES, ATTENTION = 2, 2, 3
 """Around a layer; and rotation, KV write and attention."""
 LATENT = 4
-"""Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
+"""Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys; one norm of the
+vector of queries alone."""
 STATE = {LinearAttention: 11, Kda: 13, LightningAttention: 6, Mamba1: 5, Mamba2: 7, ShortConvolution: 2}
 """Convolution, gates, norms and the kernels over chunks of a prompt (flash-linear-attention, gated_delta_rule/chunk.py
 and kda/chunk.py; mamba_ssm, ssd_combined.py; vLLM, mamba_mixer.py, short_conv.py and lightning_attn.py)."""
@@ -116,7 +117,7 @@ class RankOperations:
         n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
-        attention = around + ATTENTION + norms + (LATENT if model.mla else 0)
+        attention = around + ATTENTION + norms + (LATENT if model.mla else model.query_rank is not None)
         by_heads = [(replace(self, shard=each), n_layers) for each, n_layers in shard.by_heads]
         state = (0 if model.linear is None else STATE[type(model.linear)]) + self._n_products(shard.linear_matrices)
         shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum

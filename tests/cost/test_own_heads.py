@@ -14,6 +14,7 @@ from simserve.cost.matrices import n_weights
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.cost.weights import parameters, stages
+from simserve.errors import CatalogError
 from tests.catalog.test_published import CONFIGS, read
 from tests.cost.specs import H100, IDEAL
 
@@ -23,6 +24,7 @@ TENSOR = {
     "Falcon-H1-7B-Instruct": 1,
     "Kimi-Linear-48B-A3B": 1,
     "Hunyuan-Large": 8,
+    "Step-3": 8,
 }
 """GPUs that hold a model."""
 
@@ -77,6 +79,30 @@ def test_layers_that_share_keys_project_none(tmp_path: Path) -> None:
     every = [StepCost(each, H100, IDEAL).tokens_s(1) for each in (shard, Shard(replace(shard.model, groups=())))]
     per_token = 2 * 8 * 80 * 6400 * 2 / (H100.hbm_bytes_per_s * IDEAL.memory_efficiency)
     assert every[1] - every[0] == pytest.approx(32 * per_token, rel=1e-2)
+
+
+def test_queries_by_way_of_a_short_vector_have_two_matrices(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["Step-3"]), tensor=8)
+    assert shard.attention_matrices == {
+        "qkv": (7168, 2048 + 2 * 256),  # whole on every GPU, as is the one KV head
+        "q_b": (2048, 64 // 8 * 256),
+        "output": (64 // 8 * 256, 7168),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"num_attention_groups": 2}, "num_attention_groups: only 1 is supported, got 2"),
+        ({"share_q_dim": None}, "share_q_dim is missing"),
+        ({"share_expert_dim": None}, "share_expert_dim is missing"),
+        ({"share_q_dim": "2048"}, "share_q_dim: must be a whole number"),
+    ],
+)
+def test_what_such_queries_need_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    given = CONFIGS["Step-3"]
+    with pytest.raises(CatalogError, match=text):
+        read(tmp_path, {**given, "text_config": {**given["text_config"], **changes}})
 
 
 def test_inputs_of_layers_are_weights_and_products_in_each(tmp_path: Path) -> None:
