@@ -21,9 +21,10 @@ def _split(text: Any) -> Any:
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Words between spaces."""
 
-Mixer = Literal["full", "windowed", "chunked", "state", "state+full", "shared"]
-"""What mixes tokens in a layer; state+full: a state and attention side by side; shared: attention of all keys and
-values of the last full layer. Full is latent with `kv_lora_rank`."""
+Mixer = Literal["full", "windowed", "chunked", "state", "state+full", "full+full+none", "shared"]
+"""What mixes tokens in a layer; state+full: a state and attention side by side; full+full+none: two attentions with an
+MLP each, and experts beside these; shared: attention of the keys and values of the last full layer. Full is latent with
+`kv_lora_rank`."""
 
 Mlp = Literal["dense", "experts"]
 

@@ -37,7 +37,8 @@ def read_layers(config: Config) -> list[Layer]:
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
-        layers += [*((each, None) for each in before), (last, mlp)]
+        own = "dense" if last == "none" else None
+        layers += [*((each, own) for each in before), (last, mlp)]
     return layers
 
 

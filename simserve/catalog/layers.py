@@ -121,6 +121,10 @@ class Experts:
     """Inner size of one expert."""
     n_dense_layers: int = 0
     """Layers with an MLP of intermediate_size instead."""
+    dense_at: tuple[int, ...] = ()
+    """Numbers of these layers, where they are not the first."""
+    n_zero_experts: int = 0
+    """Outputs of the router that pass a token on unchanged; `top_k` leaves out their share (LongCat-Flash)."""
     n_shared_experts: int = 0
     """Experts that every token uses."""
     shared_size: int = 0

@@ -168,7 +168,7 @@ class Shard:
     @property
     def router(self) -> tuple[int, int]:
         """(rows in, columns out) of the gate of a layer with experts: whole on every GPU, in 16 bits."""
-        return self.model.hidden_size, self._experts.n_experts
+        return self.model.hidden_size, self._experts.n_experts + self._experts.n_zero_experts
 
     @property
     def expert_layer(self) -> ExpertLayer:

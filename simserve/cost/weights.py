@@ -40,7 +40,7 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
     for index in range(pipeline):
         is_last = index == pipeline - 1
         end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
-        n_dense = max(0, min(end, model.n_dense_layers) - begin)
+        n_dense = _dense_up_to(model, end) - _dense_up_to(model, begin)
         before, after = _up_to(model, begin), _up_to(model, end)
         n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
         n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
@@ -48,11 +48,16 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
         begin = end
 
 
+def _dense_up_to(model: ModelSpec, n_layers: int) -> int:
+    """Return how many of the first layers have an MLP: at most all such layers, or those of these numbers."""
+    dense_at = model.experts and model.experts.dense_at
+    return sum(layer < n_layers for layer in dense_at) if dense_at else min(n_layers, model.n_dense_layers)
+
+
 def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have experts: those after the dense ones, spread evenly where some are
-    bare."""
+    """Return how many of the first layers have experts: those that are not dense, spread evenly where some are bare."""
     n_others = model.n_layers - model.n_dense_layers
-    return max(0, n_layers - model.n_dense_layers) * model.n_moe_layers // n_others if model.n_moe_layers else 0
+    return (n_layers - _dense_up_to(model, n_layers)) * model.n_moe_layers // n_others if model.n_moe_layers else 0
 
 
 def _up_to(model: ModelSpec, n_layers: int) -> list[int]:

@@ -12,19 +12,21 @@ from simserve.catalog.specs import ModelSpec
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.matrices import n_weights
 from simserve.cost.shard import Shard
+from simserve.cost.speculative import one_layer
 from simserve.cost.step import StepCost
-from simserve.cost.weights import parameters, stages
+from simserve.cost.weights import parameters, stages, weights_bytes
 from simserve.errors import CatalogError
 from tests.catalog.test_published import CONFIGS, read
 from tests.cost.specs import H100, IDEAL
 
-TENSOR = {
-    "MiMo-V2-Flash": 4,
-    "Gemma-3n-E4B-it": 1,
-    "Falcon-H1-7B-Instruct": 1,
-    "Kimi-Linear-48B-A3B": 1,
-    "Hunyuan-Large": 8,
-    "Step-3": 8,
+GPUS = {
+    "MiMo-V2-Flash": ("h200-sxm", 4),
+    "Gemma-3n-E4B-it": ("h200-sxm", 1),
+    "Falcon-H1-7B-Instruct": ("h200-sxm", 1),
+    "Kimi-Linear-48B-A3B": ("h200-sxm", 1),
+    "Hunyuan-Large": ("h200-sxm", 8),
+    "Step-3": ("h200-sxm", 8),
+    "LongCat-Flash-Chat": ("b200-sxm", 8),
 }
 """GPUs that hold a model."""
 
@@ -105,6 +107,48 @@ def test_what_such_queries_need_is_refused_by_name(tmp_path: Path, changes: dict
         read(tmp_path, {**given, "text_config": {**given["text_config"], **changes}})
 
 
+def test_a_layer_of_two_attentions_has_experts_besides(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["LongCat-Flash-Chat"]))
+    model = shard.model
+    assert (model.n_attention_layers, model.n_dense_layers, model.n_moe_layers) == (2 * 28, 2 * 28, 28)
+    halves = [*stages(model, 2)]
+    assert [(half.n_dense_layers, half.n_moe_layers, half.n_in_groups) for half in halves] == [(28, 14, (28, 14))] * 2
+    assert sum(weights_bytes(shard, half) for half in halves) == pytest.approx(weights_bytes(shard), rel=1e-12)
+    draft = one_layer(model)
+    assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(draft)] == [(0, 1)]
+
+
+def test_zero_experts_are_outputs_of_the_router_that_take_their_share_of_a_tokens_experts(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["LongCat-Flash-Chat"]))
+    assert shard.router == (6144, 512 + 256)
+    assert (shard.expert_layer.n_experts, shard.expert_layer.top_k) == (512, 12 * 512 // 768)
+    active = parameters(shard, is_active=True)
+    assert active.routed_experts == 28 * 8 * 3 * 6144 * 2048
+    assert sum(vars(active).values()) == pytest.approx(27e9, rel=0.01)  # in the mean, says the report
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"zero_expert_type": "drop"}, 'zero_expert_type: only "identity" is supported, got "drop"'),
+        ({"attention_method": "MHA"}, 'attention_method: only "MLA" is supported, got "MHA"'),
+        ({"kv_lora_rank": None}, "kv_lora_rank is missing"),
+        ({"n_routed_experts": None}, "n_routed_experts is missing"),
+        ({"zero_expert_num": -1}, "zero_expert_num: must be at least 0"),
+    ],
+)
+def test_what_such_layers_need_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CatalogError, match=text):
+        read(tmp_path, {**CONFIGS["LongCat-Flash-Chat"], **changes})
+
+
+def test_stages_have_the_dense_layers_among_those_with_experts(tmp_path: Path) -> None:
+    jamba = read(tmp_path, CONFIGS["Jamba-1.5-Large"])  # every other of 72 layers has experts
+    assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(jamba, 4)] == [(9, 9)] * 4
+    step = read(tmp_path, CONFIGS["Step-3"])  # the first four layers are dense, and the last
+    assert [stage.n_dense_layers for stage in stages(step, 2)] == [4, 1]
+
+
 def test_inputs_of_layers_are_weights_and_products_in_each(tmp_path: Path) -> None:
     shard = Shard(read(tmp_path, CONFIGS["Gemma-3n-E4B-it"]))
     assert n_weights(shard.input_matrices) == 3 * 2048 * 256 + 2 * 2048 * 64
@@ -121,13 +165,13 @@ def test_experts_of_another_width_have_projections_around_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("max_model_len", [100, 4096])
-@pytest.mark.parametrize("name", TENSOR)
+@pytest.mark.parametrize("name", GPUS)
 @pytest.mark.parametrize("kind", ["plain", "roles", "stages", "draft"])
 def test_such_models_run_with_other_mechanisms(tmp_path: Path, name: str, max_model_len: int, kind: str) -> None:
     read(tmp_path, CONFIGS[name])
     pool: dict[str, Any] = {
         "name": "serve",
-        "parallel": {"tensor": TENSOR[name], "pipeline": 2 if kind == "stages" else 1},
+        "parallel": {"tensor": GPUS[name][1], "pipeline": 2 if kind == "stages" else 1},
         "max_model_len": max_model_len,
     }
     if kind == "draft":
@@ -138,7 +182,7 @@ def test_such_models_run_with_other_mechanisms(tmp_path: Path, name: str, max_mo
         "name": "own-heads",
         "seed": 0,
         "model": str(tmp_path / "config.json"),
-        "gpu": "h200-sxm",
+        "gpu": GPUS[name][0],
         "engine": "vllm",
         "cluster": {"pools": [{**pool, "name": role, "role": role} for role in roles]},
         "workload": {
