@@ -69,6 +69,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         r"use_cla: layers that share .* not supported yet, got true;",
     ),
     (
+        "mllama_text_model",
+        {"cross_attention_layers": [3, 8]},
+        r"cross_attention_layers: layers of cross attention \(SGLang runs .*\) are not supported yet, got \[3, 8\]",
+    ),
+    (
         "recurrent_gemma",
         {"block_types": ["recurrent", "attention"], "lru_width": 2560},
         "block_types: recurrent layers",
