@@ -49,8 +49,11 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
 
 
 def _dense_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have an MLP: at most all such layers, or those of these numbers."""
-    dense_at = model.experts and model.experts.dense_at
+    """Return how many of the first layers have an MLP: among bare layers, spread evenly; before those with experts, or
+    by number."""
+    if model.experts is None:
+        return n_layers * model.n_dense_layers // model.n_layers
+    dense_at = model.experts.dense_at
     return sum(layer < n_layers for layer in dense_at) if dense_at else min(n_layers, model.n_dense_layers)
 
 

@@ -145,6 +145,8 @@ def test_what_such_layers_need_is_refused_by_name(tmp_path: Path, changes: dict[
 def test_stages_have_the_dense_layers_among_those_with_experts(tmp_path: Path) -> None:
     jamba = read(tmp_path, CONFIGS["Jamba-1.5-Large"])  # every other of 72 layers has experts
     assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(jamba, 4)] == [(9, 9)] * 4
+    falcon = read(tmp_path, CONFIGS["Falcon-H1-7B-Instruct"])  # every other of 88 layers has a state and no MLP
+    assert [(stage.n_dense_layers, stage.n_in_groups) for stage in stages(falcon, 2)] == [(22, (22, 22))] * 2
     step = read(tmp_path, CONFIGS["Step-3"])  # the first four layers are dense, and the last
     assert [stage.n_dense_layers for stage in stages(step, 2)] == [4, 1]
 
