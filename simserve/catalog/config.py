@@ -69,7 +69,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     for key, known in family.only.items():
         value = config.get(key)
         if value is not None and value not in [config.number(each) if each in family.types else each for each in known]:
-            rule = f"{key}: only {' or '.join(map(json.dumps, known))} is supported"
+            rule = f"{config.named(key)}: only {' or '.join(map(json.dumps, known))} is supported"
             raise CatalogError(f"{rule}, got {json.dumps(value)[:MOST_SHOWN]}; choose another model")
     return config
 

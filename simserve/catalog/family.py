@@ -10,8 +10,10 @@ from simserve.catalog.quantization import Quantization
 from simserve.catalog.states import MIXERS, Words
 from simserve.catalog.types import KEY_TYPES, Section, Strict, with_keys
 
-Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
-"""What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`."""
+Mixer = Literal["full", "windowed", "chunked", "state", "state+full", "full+full+none", "shared"]
+"""What mixes tokens in a layer; state+full: a state and attention side by side; full+full+none: two attentions with an
+MLP each, and experts beside these; shared: attention of the keys and values of the last full layer. Full is latent with
+`kv_lora_rank`."""
 
 Mlp = Literal["dense", "experts"]
 

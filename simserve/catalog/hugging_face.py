@@ -66,6 +66,7 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
         gated_mlp=family.has.gated_mlp,
         gated_attention=family.has.gated_attention and config.get("attn_output_gate") is not False,
+        query_rank=config.get("share_q_dim"),
         norms_all_heads=config.get("qk_norm_type") == "per_layer",
         groups=read_groups(config, layers),
         experts=experts,

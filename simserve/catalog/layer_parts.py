@@ -44,12 +44,17 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
     if top_k > n_experts:
         raise CatalogError(f"{config.named(top_key)} must be at most the {n_experts} experts of {key}, got {top_k}")
     n_shared, shared_size = _shared(config)
+    n_zero = config.get("zero_expert_num") or 0  # a token's experts are drawn from these, too
+    top_k = max(1, round(top_k * n_experts / (n_experts + n_zero)))
     n_groups, top_groups = _routing_groups(config, n_experts, top_k)
+    dense = tuple(layer for layer, mlp in enumerate(mlps) if mlp == "dense")
     return Experts(
         n_experts=n_experts,
         top_k=top_k,
         expert_size=_expert_size(config),
-        n_dense_layers=mlps.count("dense"),
+        n_dense_layers=len(dense),
+        dense_at=() if dense == tuple(range(len(dense))) else dense,
+        n_zero_experts=n_zero,
         n_shared_experts=n_shared,
         shared_size=shared_size,
         n_groups=n_groups,

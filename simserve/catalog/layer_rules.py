@@ -34,14 +34,15 @@ def read_layers(config: Config) -> list[Layer]:
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
-        layers += [*((each, None) for each in before), (last, mlp)]
+        own = "dense" if last == "none" else None
+        layers += [*((each, own) for each in before), (last, mlp)]
     return layers
 
 
 def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     """Return the layers by mixer, in order of the first of each."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    counts = Counter(mixer for mixer, _ in layers)
+    counts = Counter[Any]("full" if mixer == "shared" else mixer for mixer, _ in layers)
     n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}

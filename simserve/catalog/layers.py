@@ -56,7 +56,7 @@ class LayerGroup:
     heads: Heads | None = None
     """Heads of its own; None: those of the model."""
     n_sharing: int = 0
-    """Layers of these that attend the keys and values of another layer, and keep none (Gemma 3n)."""
+    """Layers of these that attend the keys and values of another layer, and have none (Gemma 3n, CLA)."""
 
     @property
     def n_keeping(self) -> int:
@@ -121,6 +121,10 @@ class Experts:
     """Inner size of one expert."""
     n_dense_layers: int = 0
     """Layers with an MLP of intermediate_size instead."""
+    dense_at: tuple[int, ...] = ()
+    """Numbers of these layers, where they are not the first."""
+    n_zero_experts: int = 0
+    """Outputs of the router that pass a token on unchanged; `top_k` leaves out their share (LongCat-Flash)."""
     n_shared_experts: int = 0
     """Experts that every token uses."""
     shared_size: int = 0

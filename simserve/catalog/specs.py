@@ -87,6 +87,8 @@ class ModelSpec:
     """Three MLP matrices (gate, up, down) rather than two."""
     gated_attention: bool = False
     """Whether queries come with a gate of the same width for the output of attention (Qwen3-Next)."""
+    query_rank: int | None = None
+    """Width of the vector that all queries are projected from, whole on every GPU (Step-3); None: the hidden size."""
     norms_all_heads: bool = False
     """Whether queries and keys are normalized over the heads of all GPUs, which sum their squares (MiniMax-M2)."""
     groups: tuple[LayerGroup, ...] = ()

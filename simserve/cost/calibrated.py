@@ -27,7 +27,8 @@ from simserve.cost.forms.moe import MoeLayer
 from simserve.cost.forms.sparse import BestPrefill, SparseDecodeModule, SparsePrefillModule, SparseSizes, shared_s
 from simserve.cost.forms.state import PromptStates, StateDecode, StatePrefill
 from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
-from simserve.cost.shard import Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import Shard
 from simserve.cost.timed_forms import SIXTEEN_BITS, first_form, measured_as, timed_form
 
 ELEMENTWISE_FRAC = 0.8

@@ -14,8 +14,9 @@ from simserve.catalog.states import MIXERS, Matrices
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.matrices import n_weights
 from simserve.cost.roofline import elementwise_work, state_update_work
-from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
+from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
@@ -26,7 +27,8 @@ HEAD_NORMS = 2
 NORMS, REDUCES, ATTENTION = 2, 2, 3
 """Around a layer; and rotation, KV write and attention."""
 LATENT = 4
-"""Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys."""
+"""Norms of both latent vectors, and the joining of plain and rotated parts of queries and keys; one norm of the
+vector of queries alone."""
 ROUTING = 3
 """Choice of experts, sorting of rows by expert, and the weighted sum; the gate is a product."""
 
@@ -112,7 +114,7 @@ class RankOperations:
         n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
-        attention = around + ATTENTION + norms + (LATENT if model.mla else 0)
+        attention = around + ATTENTION + norms + (LATENT if model.mla else model.query_rank is not None)
         by_heads = [(replace(self, shard=each), n_layers) for each, n_layers in shard.by_heads]
         state = self._n_products(shard.linear_matrices)
         state += 0 if model.linear is None else MIXERS[model.linear.mixer].n_kernels

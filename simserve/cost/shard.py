@@ -3,13 +3,15 @@
 Sources: Megatron-LM (Shoeybi et al. 2019, section 3) for what tensor parallelism divides; DeepSeek-V2 (section 2.1).
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from simserve.catalog.layers import UNIFORM_ROUTING, Experts, Heads, LayerGroup
+from simserve.catalog.layers import UNIFORM_ROUTING, Experts, LayerGroup
 from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 from simserve.catalog.states import Matrices, StateLayers
+from simserve.cost.matrices import attention_matrices, n_weights
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
@@ -59,6 +61,8 @@ class Shard:
     """GPUs that divide a context's tokens, in turn, where each would hold a copy of the same keys and values."""
     prefill_context: int = 1
     """Groups that divide a prompt's tokens among them; each holds all weights, keys and values."""
+    shares_keys: bool = False
+    """Whether layers attend the keys of another layer, and project none."""
 
     @property
     def whole(self) -> "Shard":
@@ -70,13 +74,19 @@ class Shard:
         return self if group.heads is None else replace(self, model=replace(self.model, **vars(group.heads)))
 
     @cached_property
+    def sharing(self) -> "Shard":
+        """The model with keys and values of other layers in all of its layers."""
+        return replace(self, shares_keys=True)
+
+    @cached_property
     def by_heads(self) -> list[tuple["Shard", int]]:
-        """The model with each of the heads of its layers, and how many layers that attend have them."""
-        counts = dict[Heads | None, int]()
-        for group in self.model.groups:
-            counts[group.heads] = counts.get(group.heads, 0) + group.n_layers * group.attends
-        firsts = {group.heads: group for group in reversed(self.model.groups)}
-        return [(self.of(firsts[heads]), n) for heads, n in counts.items() if n]
+        """The model with each of the heads of its layers, with keys or without, and how many layers attend so."""
+        counts = Counter[Shard]()
+        for group in (group for group in self.model.groups if group.attends):
+            own = self.of(group)
+            counts[own] += group.n_keeping
+            counts[own.sharing] += group.n_sharing
+        return [(own, n) for own, n in counts.items() if n or not own.shares_keys]
 
     @property
     def n_heads(self) -> int:
@@ -127,13 +137,7 @@ class Shard:
     @cached_property
     def attention_matrices(self) -> dict[str, tuple[int, int]]:
         """(rows in, columns out) of the projections of any layer."""
-        model, mla, hidden = self.model, self.model.mla, self.model.hidden_size
-        if mla is None:
-            n_queries = self.n_heads * (2 if model.gated_attention else 1)
-            columns = n_queries * model.head_dim + self.n_kv_heads * (model.head_dim + self.value_size)
-            return {"qkv": (hidden, columns), "output": (self.n_heads * self.value_size, hidden)}
-        index = {} if model.indexer is None else model.indexer.matrices(hidden, mla.q_lora_rank)
-        return {**mla.matrices(hidden, self.n_heads), **index}
+        return attention_matrices(self.model, self.n_heads, 0 if self.shares_keys else self.n_kv_heads)
 
     @cached_property
     def state(self) -> StateLayers | None:
@@ -168,7 +172,7 @@ class Shard:
     @property
     def router(self) -> tuple[int, int]:
         """(rows in, columns out) of the gate of a layer with experts: whole on every GPU, in 16 bits."""
-        return self.model.hidden_size, self._experts.n_experts
+        return self.model.hidden_size, self._experts.n_experts + self._experts.n_zero_experts
 
     @property
     def expert_layer(self) -> ExpertLayer:
@@ -246,8 +250,3 @@ class Shard:
         """Return (rows in, columns out) of an MLP of that inner size, on vectors of that width or the hidden size."""
         hidden = width or self.model.hidden_size
         return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
-
-
-def n_weights(matrices: Matrices) -> int:
-    """Count the weights in matrices."""
-    return sum(n_in * n_out for n_in, n_out in matrices.values())

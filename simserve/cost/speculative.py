@@ -222,7 +222,7 @@ class SpeculativeCost:
 
 def one_layer(model: ModelSpec) -> ModelSpec:
     """Return a model of one layer, which attends all tokens, under the shared LM head."""
-    experts = model.experts and replace(model.experts, n_dense_layers=0)
+    experts = model.experts and replace(model.experts, n_dense_layers=0, dense_at=())
     groups = (LayerGroup("latent" if model.mla else "full", 1),)
     return replace(model, n_layers=1, n_bare_layers=0, groups=groups, experts=experts, tie_word_embeddings=True)
 

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
-from simserve.cost.shard import ACTIVATION_BYTES, Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
 MXFP4_TILE = 256
 """Kernels for mxfp4 pad the inner size of experts to a multiple of this (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
@@ -38,7 +40,7 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
     for index in range(pipeline):
         is_last = index == pipeline - 1
         end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
-        n_dense = max(0, min(end, model.n_dense_layers) - begin)
+        n_dense = _dense_up_to(model, end) - _dense_up_to(model, begin)
         before, after = _up_to(model, begin), _up_to(model, end)
         n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
         n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
@@ -46,11 +48,19 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
         begin = end
 
 
+def _dense_up_to(model: ModelSpec, n_layers: int) -> int:
+    """Return how many of the first layers have an MLP: among bare layers, spread evenly; before those with experts, or
+    by number."""
+    if model.experts is None:
+        return n_layers * model.n_dense_layers // model.n_layers
+    dense_at = model.experts.dense_at
+    return sum(layer < n_layers for layer in dense_at) if dense_at else min(n_layers, model.n_dense_layers)
+
+
 def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have experts: those after the dense ones, spread evenly where some are
-    bare."""
+    """Return how many of the first layers have experts: those that are not dense, spread evenly where some are bare."""
     n_others = model.n_layers - model.n_dense_layers
-    return max(0, n_layers - model.n_dense_layers) * model.n_moe_layers // n_others if model.n_moe_layers else 0
+    return (n_layers - _dense_up_to(model, n_layers)) * model.n_moe_layers // n_others if model.n_moe_layers else 0
 
 
 def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
@@ -96,7 +106,7 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
     shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
     return Parameters(
         embeddings=shard.head_weights * has_embeddings + n_own,
-        attention=sum(n * n_weights(shard.of(group).attention_matrices) for n, group in layers if group.attends),
+        attention=sum(_attention_weights(shard, group, n) for n, group in layers if group.attends),
         states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
         mlp=stage.n_dense_layers * n_weights(shard.mlp_matrices),
         layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
@@ -106,6 +116,12 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
         norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size,
         head=shard.head_weights * stage.is_last,
     )
+
+
+def _attention_weights(shard: Shard, group: LayerGroup, n_layers: int) -> int:
+    own, n_own = shard.of(group), group.n_of(n_layers)
+    kept, shared = (n_weights(each.attention_matrices) for each in (own, own.sharing))
+    return n_own * kept + (n_layers - n_own) * shared
 
 
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:

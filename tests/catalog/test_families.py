@@ -64,9 +64,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "layer_group_size: layers of linear attention",
     ),
     (
-        "hunyuan",
+        "other_hunyuan",
         {"use_cla": True, "cla_share_factor": 2},
         r"use_cla: layers that share .* not supported yet, got true;",
+    ),
+    (
+        "mllama_text_model",
+        {"cross_attention_layers": [3, 8]},
+        r"cross_attention_layers: layers of cross attention \(SGLang runs .*\) are not supported yet, got \[3, 8\]",
     ),
     (
         "recurrent_gemma",

@@ -2,25 +2,27 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from simserve import catalog
 from simserve.catalog.families import families, read_family
+from simserve.catalog.family import Mixer
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.states import StateLayers
 from simserve.errors import CatalogError
 from tests.fuzz.configs import COMMON, LLAMA
 
 STATE = {"mixer": "mamba2", "sizes": {"n_heads": "a", "head_dim": "b", "state_dim": "c", "n_groups": "d"}}
+MIXERS = get_args(Mixer)
 SIZES = "conv_size, head_dim, n_groups, n_heads, state_dim"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"layers": [{"by": "period", "value": 2, "kind": "spiral"}]},
-        "layers.0.kind: must be one of full, windowed, chunked, state or state+full or one of dense or "
-        "experts, got 'spiral'",
+        f"layers.0.kind: must be one of {', '.join(MIXERS[:-1])} or {MIXERS[-1]} or one of dense or experts, "
+        "got 'spiral'",
     ),
     (
         {"state": {**STATE, "mixer": "rwkv"}},
@@ -28,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"layers": [{"by": "period", "value": 2, "kind": "experts"}]},
-        "layers: must have kinds of full, windowed, chunked, state, state+full, got experts",
+        f"layers: must have kinds of {', '.join(MIXERS)}, got experts",
     ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
     (

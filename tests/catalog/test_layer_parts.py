@@ -1,5 +1,6 @@
 """Experts and latent attention read from a config.json, and what is wrong with them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def test_llama_4_interleaves_and_has_a_shared_expert_and_an_mlp_of_its_own_size(
         intermediate_size=8192,
         intermediate_size_mlp=16384,
     )
-    assert model.experts == Experts(128, 1, 8192, n_dense_layers=16, n_shared_experts=1, shared_size=8192)
+    every_other = tuple(range(0, 32, 2))
+    dense = Experts(128, 1, 8192, n_dense_layers=16, dense_at=every_other)
+    assert model.experts == replace(dense, n_shared_experts=1, shared_size=8192)
     assert model.intermediate_size == 16384
 
 

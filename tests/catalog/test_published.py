@@ -100,6 +100,9 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Nemotron-4-340B": (341.0, 96 * 8 * 2 * 2 * 192, 0),
     "StableLM-2-12B": (12.14, 40 * 8 * 2 * 2 * 160, 0),
     "InternLM3-8B-Instruct": (8.804, 48 * 2 * 2 * 2 * 128, 0),
+    "LongCat-Flash-Chat": (560.5, 2 * 28 * LATENT, 0),
+    "Step-3": (316.3, 61 * 1 * 2 * 2 * 256, 0),
+    "Hunyuan-Large": (388.7, 32 * 8 * 2 * 2 * 80, 0),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 

@@ -9,9 +9,10 @@ from simserve import catalog
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec, ModelSpec
 from simserve.cost.kv_groups import kv_layout
+from simserve.cost.matrices import n_weights
 from simserve.cost.memory import ExtraMemory, MemoryLedger, ledger
 from simserve.cost.roofline import Work, matmul_work
-from simserve.cost.shard import Shard, n_weights
+from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.cost.weights import parameters
 

@@ -10,7 +10,8 @@ from simserve import catalog
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kv_groups import KvLayout, kv_layout
-from simserve.cost.shard import Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import Shard
 from simserve.cost.speculative import one_layer
 from simserve.cost.weights import stages
 from simserve.units import GIB

@@ -319,7 +319,7 @@ def test_states_raise_the_block_size_and_take_blocks_of_their_own(load: Load, sm
 def test_a_config_with_a_key_that_is_not_understood_is_a_mistake_at_the_model(
     messages_of: MessagesOf, small: str, tmp_path: Path
 ) -> None:
-    path = config(tmp_path / "odd", model_type="hunyuan", use_cla=True, cla_share_factor=2)
+    path = config(tmp_path / "odd", model_type="other", use_cla=True, cla_share_factor=2)
     (problem,) = messages_of(with_model(small, path))
     assert problem.startswith("a.yaml:3: model: ")
     assert problem.endswith(

@@ -9,7 +9,8 @@ from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.forms.mla import HIDDEN, KEY_WIDTH, MlaDecodeModule
 from simserve.cost.kernels import PrefillAttentionCost, prompt_tokens
-from simserve.cost.shard import ACTIVATION_BYTES, Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
 SCORE_BYTES = 8
 """Bytes of a score in 32 bits, written by the indexer and read to choose the best."""

@@ -14,7 +14,8 @@ from simserve.cost.forms.sparse import (
     shared_s,
 )
 from simserve.cost.kernels import prompt_tokens
-from simserve.cost.shard import Shard, n_weights
+from simserve.cost.matrices import n_weights
+from simserve.cost.shard import Shard
 
 H100 = catalog.load_gpu("h100-sxm")
 BYTES_PER_S, FLOP_PER_S = H100.hbm_bytes_per_s, H100.flop_per_s["bf16"]

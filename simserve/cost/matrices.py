@@ -1,0 +1,24 @@
+"""Matrices: those that attention multiplies on one GPU, and the weights in any."""
+
+from simserve.catalog.specs import ModelSpec
+from simserve.catalog.states import Matrices
+
+
+def attention_matrices(model: ModelSpec, n_heads: int, n_kv_heads: int) -> dict[str, tuple[int, int]]:
+    """Return (rows in, columns out) by name for heads of a GPU; no KV heads: with the keys of another layer."""
+    mla, hidden = model.mla, model.hidden_size
+    if mla is not None:
+        index = {} if model.indexer is None else model.indexer.matrices(hidden, mla.q_lora_rank)
+        return {**mla.matrices(hidden, n_heads), **index}
+    value_size = model.value_head_dim or model.head_dim
+    queries = n_heads * (2 if model.gated_attention else 1) * model.head_dim
+    keys, output = n_kv_heads * (model.head_dim + value_size), {"output": (n_heads * value_size, hidden)}
+    rank = model.query_rank
+    if rank is None:
+        return {"qkv": (hidden, queries + keys), **output}
+    return {"qkv": (hidden, rank + keys), "q_b": (rank, queries), **output}
+
+
+def n_weights(matrices: Matrices) -> int:
+    """Count the weights in matrices."""
+    return sum(n_in * n_out for n_in, n_out in matrices.values())
