@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from simserve.catalog.family import TYPES, Family, Mixer, Mlp, Rule
-from simserve.catalog.layers import Heads, LayerInputs
+from simserve.catalog.layers import Heads, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS
 from simserve.errors import CatalogError, did_you_mean
 from simserve.input_files import SCENARIO_BYTES, read_file
@@ -145,8 +145,8 @@ def _check_keys(own: Family, family: Family) -> None:
             raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {wrong}")
     if own.state is not None:
         _check_sizes("state.sizes", own.state.sizes, MIXERS[own.state.mixer].sizes)
-    for place, sizes, part in (("windows", own.windows, Heads), ("layer_inputs", own.layer_inputs, LayerInputs)):
-        if sizes:
+    for place, part in (("windows", Heads), ("layer_inputs", LayerInputs), ("shared_blocks", SharedBlocks)):
+        if sizes := getattr(own, place):
             _check_sizes(place, sizes, [field.name for field in fields(part)])
 
 

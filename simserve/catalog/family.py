@@ -10,10 +10,12 @@ from simserve.catalog.quantization import Quantization
 from simserve.catalog.states import MIXERS, Words
 from simserve.catalog.types import KEY_TYPES, Section, Strict, with_keys
 
-Mixer = Literal["full", "windowed", "chunked", "state", "state+full", "full+full+none", "shared"]
-"""What mixes tokens in a layer; state+full: a state and attention side by side; full+full+none: two attentions with an
-MLP each, and experts beside these; shared: attention of the keys and values of the last full layer. Full is latent with
-`kv_lora_rank`."""
+Mixer = Literal[
+    "full", "windowed", "chunked", "shared", "state", "state+full", "state_alone", "full+state_alone", "full+full+none"
+]
+"""What mixes tokens in a layer; shared: attention of the keys and values of the last full layer; state+full: a state
+and attention side by side; state_alone: a state and no MLP; full+full+none: two attentions with an MLP each, and
+experts beside these. Full is latent with `kv_lora_rank`."""
 
 Mlp = Literal["dense", "experts"]
 
@@ -110,6 +112,8 @@ class Family(Section):
     has: Traits = Traits()
     layer_inputs: Mapping[str, str] = {}
     """Sizes of embeddings and matrices that each layer has besides (Gemma 3n), by key."""
+    shared_blocks: Mapping[str, str] = {}
+    """Sizes of blocks of attention and an MLP that layers share (Zamba2), by key."""
     other_parts: Words = ()
     """Keys of parts of the model that are not simulated, beside the text part."""
     refuses: Mapping[str, Words] = {}
@@ -132,7 +136,7 @@ class Family(Section):
     def types(self) -> Mapping[str, Any]:
         """The types of the keys that are read."""
         read = {key: TYPES[kind] for kind, keys in self.reads.items() for key in keys}
-        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs)
+        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs, self.shared_blocks)
         sizes = dict.fromkeys((key for part in parts for key in part.values()), TYPES["width"])
         return {**sizes, **{name: read[key] for key, name in self.names.items() if key in read}, **read}
 

@@ -10,7 +10,7 @@ from simserve.catalog.families import common_family, family_of
 from simserve.catalog.family import Family
 from simserve.catalog.layer_parts import mlp_key, read_experts, read_indexer, read_mla
 from simserve.catalog.layer_rules import read_groups, read_layers, read_part, read_state
-from simserve.catalog.layers import LayerInputs
+from simserve.catalog.layers import LayerInputs, SharedBlocks
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.types import checked
@@ -74,6 +74,7 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         indexer=read_indexer(config),
         linear=state,
         layer_inputs=read_part(config, family.layer_inputs, LayerInputs),
+        shared_blocks=read_part(config, family.shared_blocks, SharedBlocks),
         n_bare_layers=mlps.count(None),
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
         weight_dtype=read_weight_dtype(quantized),

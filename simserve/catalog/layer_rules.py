@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
 from simserve.catalog.layer_parts import n_experts_of
-from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
+from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError
 
@@ -21,7 +21,7 @@ MLPS = ("dense", "experts")
 Layer = tuple[Any, str | None]
 """Mixer and MLP of a layer; None: it has none."""
 
-Sized = TypeVar("Sized", Heads, LayerInputs)
+Sized = TypeVar("Sized", Heads, LayerInputs, SharedBlocks)
 
 
 def read_layers(config: Config) -> list[Layer]:
@@ -34,8 +34,8 @@ def read_layers(config: Config) -> list[Layer]:
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
-        own = "dense" if last == "none" else None
-        layers += [*((each, own) for each in before), (last, mlp)]
+        own = "dense" if last in ("none", "state_alone") else None
+        layers += [*((each, own) for each in before), ("state", None) if last == "state_alone" else (last, mlp)]
     return layers
 
 

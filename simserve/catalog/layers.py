@@ -159,6 +159,23 @@ class LayerInputs:
 
 
 @dataclass(frozen=True)
+class SharedBlocks:
+    """Blocks of attention and an MLP, of which each is used in several places (Zamba2)."""
+
+    n_blocks: int
+    """Blocks with weights of their own."""
+    width: int
+    """Width of what attention projects."""
+    rank: int
+    """Rank of the changes to an MLP in each place."""
+
+    def matrices(self, hidden: int, inner: int) -> dict[str, tuple[int, int]]:
+        """Return (rows in, columns out) by name of what each place has of its own: changes of gate and up, and what
+        adds the block to the hidden states, whole on every GPU."""
+        return {"change_in": (hidden, self.rank), "change_out": (self.rank, 2 * inner), "added": (hidden, hidden)}
+
+
+@dataclass(frozen=True)
 class Mla:
     """Multi-head latent attention: keys and values come from one short vector per token (DeepSeek-V2, section 2.1)."""
 

@@ -16,6 +16,7 @@ from simserve.catalog.layers import (
     LayerGroup,
     LayerInputs,
     Mla,
+    SharedBlocks,
 )
 from simserve.catalog.states import MIXERS, StateLayers
 from simserve.catalog.types import Positive
@@ -99,6 +100,7 @@ class ModelSpec:
     """None: all keys are attended, or those of a window."""
     linear: StateLayers | None = None
     layer_inputs: LayerInputs | None = None
+    shared_blocks: SharedBlocks | None = None
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0

@@ -13,10 +13,18 @@ def attention_matrices(model: ModelSpec, n_heads: int, n_kv_heads: int) -> dict[
     value_size = model.value_head_dim or model.head_dim
     queries = n_heads * (2 if model.gated_attention else 1) * model.head_dim
     keys, output = n_kv_heads * (model.head_dim + value_size), {"output": (n_heads * value_size, hidden)}
+    if model.shared_blocks is not None:
+        return {"qkv": (model.shared_blocks.width, queries + keys), **output, **own_matrices(model, n_heads)}
     rank = model.query_rank
     if rank is None:
         return {"qkv": (hidden, queries + keys), **output}
     return {"qkv": (hidden, rank + keys), "q_b": (rank, queries), **output}
+
+
+def own_matrices(model: ModelSpec, n_heads: int) -> dict[str, tuple[int, int]]:
+    """Return (rows in, columns out) by name of what each use of a shared block has of its own; empty without any."""
+    blocks, inner = model.shared_blocks, -(-model.intermediate_size * n_heads // model.n_heads)
+    return {} if blocks is None else blocks.matrices(model.hidden_size, inner)
 
 
 def n_weights(matrices: Matrices) -> int:

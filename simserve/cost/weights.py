@@ -6,7 +6,7 @@ from math import prod
 
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
-from simserve.cost.matrices import n_weights
+from simserve.cost.matrices import n_weights, own_matrices
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
 MXFP4_TILE = 256
@@ -96,19 +96,23 @@ class Parameters:
 
 
 def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = False) -> Parameters:
-    """Count a stage's weights on one GPU, or all; active ones leave out embeddings and experts of other tokens."""
+    """Count a stage's weights on one GPU, or all; active ones leave out embeddings and experts of other tokens, and
+    have a shared block as often as a token meets it."""
     model, stage = shard.model, stage or next(stages(shard.model))
     layers, n_moe = [*zip(stage.n_in_groups, model.groups, strict=True)], stage.n_moe_layers
     has_embeddings = stage.is_first and not is_active and not (model.tie_word_embeddings and stage.is_last)
     n_routed = 0 if model.experts is None else model.experts.top_k if is_active else shard.n_experts
     own = None if is_active else model.layer_inputs
     n_own = 0 if own is None else stage.n_layers * own.vocabulary * own.width
+    blocks, n_uses = model.shared_blocks, sum(n for n, group in layers if group.attends)
+    n_again = 0 if is_active or blocks is None else max(0, n_uses - blocks.n_blocks)
+    of_block = n_weights(shard.attention_matrices) - n_weights(own_matrices(model, shard.n_heads))
     shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
     return Parameters(
         embeddings=shard.head_weights * has_embeddings + n_own,
-        attention=sum(_attention_weights(shard, group, n) for n, group in layers if group.attends),
+        attention=sum(_attention_weights(shard, group, n) for n, group in layers if group.attends) - n_again * of_block,
         states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
-        mlp=stage.n_dense_layers * n_weights(shard.mlp_matrices),
+        mlp=(stage.n_dense_layers - n_again) * n_weights(shard.mlp_matrices),
         layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
         routed_experts=n_moe and n_moe * n_routed * shard.expert_weights,
         shared_experts=n_moe * shared,

@@ -61,7 +61,7 @@ class ModelAnswer:
     """Dtype of the checkpoint."""
     n_parameters: int
     n_active: int
-    """Parameters that a token meets: not the embeddings, where it is looked up, nor experts of other tokens."""
+    """Parameters that a token meets, each time: not the embeddings, where it is looked up, nor experts of others."""
     parameters: dict[str, int]
     """Parameters by part; tied embeddings are the head's."""
     requests: dict[int, tuple[KvGroupAnswer, ...]]

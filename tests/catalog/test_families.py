@@ -80,7 +80,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("other_jamba", {"attn_layer_period": 8, **MAMBA}, "attn_layer_period: state-space and hybrid models"),
     ("mamba", {"state_size": 16}, "state_size: state-space and hybrid models"),
-    ("zamba2", {**MAMBA, "layers_block_type": ["mamba"] * 32}, "mamba_d_state: state-space and hybrid models"),
+    ("other_zamba2", {**MAMBA, "layers_block_type": ["mamba"] * 32}, "mamba_d_state: state-space and hybrid models"),
     ("other_falcon_h1", {"ssm_multipliers": [1.0], **MAMBA}, "ssm_multipliers: state-space and hybrid models"),
     ("other_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),
     (

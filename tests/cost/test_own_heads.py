@@ -27,6 +27,7 @@ GPUS = {
     "Hunyuan-Large": ("h200-sxm", 8),
     "Step-3": ("h200-sxm", 8),
     "LongCat-Flash-Chat": ("b200-sxm", 8),
+    "Zamba2-2.7B": ("h200-sxm", 1),
 }
 """GPUs that hold a model."""
 
@@ -116,6 +117,51 @@ def test_a_layer_of_two_attentions_has_experts_besides(tmp_path: Path) -> None:
     assert sum(weights_bytes(shard, half) for half in halves) == pytest.approx(weights_bytes(shard), rel=1e-12)
     draft = one_layer(model)
     assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(draft)] == [(0, 1)]
+
+
+def test_layers_that_share_a_block_have_its_weights_once_and_its_work_each(tmp_path: Path) -> None:
+    shard = Shard(read(tmp_path, CONFIGS["Zamba2-7B"]), tensor=2)
+    own = {"change_in": (3584, 128), "change_out": (128, 2 * 14336 // 2), "added": (3584, 3584)}
+    block = {"qkv": (7168, 3 * 16 * 224), "output": (16 * 224, 3584)}  # hidden states beside embeddings
+    assert shard.attention_matrices == {**block, **own}
+    held, met = parameters(shard), parameters(shard, is_active=True)
+    assert held.attention == 2 * n_weights(block) + 13 * n_weights(own)
+    assert held.mlp == 2 * n_weights(shard.mlp_matrices)
+    assert met.attention == 13 * n_weights(shard.attention_matrices)
+    assert met.mlp == 13 * n_weights(shard.mlp_matrices)
+    assert (shard.model.n_state_layers, shard.model.n_bare_layers, shard.model.n_dense_layers) == (81, 81, 13)
+    first, last = (parameters(shard, stage) for stage in stages(shard.model, 2))
+    assert first.attention + last.attention == held.attention + 2 * n_weights(block)  # either stage has both blocks
+    assert first.mlp + last.mlp == 2 * held.mlp
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"layers_block_type": None}, "layers_block_type is missing"),
+        ({"layers_block_type": ["mamba"] * 53}, "layers_block_type must name the 54 layers"),
+        ({"layers_block_type": ["mamba"] * 53 + ["rwkv"]}, "layers_block_type: .* are not supported yet"),
+        ({"use_shared_attention_adapter": True}, "use_shared_attention_adapter: only false is supported, got true"),
+        ({"use_long_context": True}, "use_long_context: only false is supported, got true"),
+        ({"adapter_rank": 0}, "adapter_rank: must be at least 1, got 0"),
+    ],
+)
+def test_what_shared_blocks_need_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CatalogError, match=text):
+        read(tmp_path, {**CONFIGS["Zamba2-2.7B"], **changes})
+
+
+def test_what_a_file_of_shared_blocks_leaves_out_follows_from_its_widths(tmp_path: Path) -> None:
+    given = CONFIGS["Zamba2-2.7B"]
+    follows = (
+        "attention_hidden_size",
+        "attention_head_dim",
+        "mamba_headdim",
+        "intermediate_size",
+        "num_key_value_heads",
+    )
+    short = read(tmp_path, {key: value for key, value in given.items() if key not in follows})
+    assert short == read(tmp_path, given)
 
 
 def test_zero_experts_are_outputs_of_the_router_that_take_their_share_of_a_tokens_experts(tmp_path: Path) -> None:
