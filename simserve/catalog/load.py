@@ -25,7 +25,7 @@ NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine", "families": "fam
 """Folders of the catalog, with the noun for an entry."""
 
 PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "experts": ("experts", Experts),
+    "experts": ("experts", lambda dense_at=(), **sizes: Experts(dense_at=tuple(dense_at), **sizes)),
     "mla": ("mla", Mla),
     "indexer": ("indexer", Indexer),
     **{name: ("linear", partial(StateLayers.of, name)) for name in MIXERS},
