@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, isfinite, prod
 from typing import Any
 
 from simserve.catalog.family import Family
@@ -26,6 +26,11 @@ class Config:
     def n_layers(self) -> int:
         """Layers of the file, as it counts them."""
         return int(self.values["num_hidden_layers"])
+
+    @property
+    def n_listed(self) -> int:
+        """Layers that a list may name: some files list MTP layers, too."""
+        return self.n_layers + (self.get("num_nextn_predict_layers") or 0)
 
     def get(self, key: str) -> Any:
         """Return a value, None for one that is missing."""
@@ -66,6 +71,7 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     config = Config(family, {**family.defaults, **{key: value for key, value in common.items() if value != "auto"}})
     for key in family.derived:
         config = _with_derived(config, key)
+    checked(family.file_type, {key: config.get(key) for key in family.derived})
     for key, known in family.only.items():
         value = config.get(key)
         if value is not None and value not in [config.number(each) if each in family.types else each for each in known]:
@@ -132,7 +138,8 @@ def _with_derived(config: Config, key: str) -> Config:
     value = top / over
     if derived.rounds_up or multiple != 1:
         value = ceil(value / multiple) * multiple
-    if value != int(value):
+    if not isfinite(value) or value != int(value):
         product = " times ".join(map(str, derived.times))
-        raise CatalogError(f"{derived.over} must divide {product}, {top}, got {over}")
+        divided, got = (product, top) if over == derived.over else (f"{product}, {top}", over)
+        raise CatalogError(f"{derived.over} must divide {divided}, got {got}")
     return Config(config.family, {**config.values, key: int(value)})

@@ -10,18 +10,34 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from simserve.catalog.family import TYPES, Family, Mixer, Mlp, Rule
+from simserve.catalog.family import BY_TYPES, NUMBERS, SIZES, TYPES, Family, Mixer, Mlp, Rule
 from simserve.catalog.layers import Heads, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS
+from simserve.catalog.types import checked
 from simserve.errors import CatalogError, did_you_mean
-from simserve.input_files import SCENARIO_BYTES, read_file
+from simserve.input_files import read_file
 from simserve.plugins.validation import problems_of
 
 OWN_FILE = "family.yaml"
 """The file of a family of one's own, beside its config.json."""
 
+FAMILY_BYTES = 2**20
+"""Limit of a family's file: a thousand times as large as those of the catalog."""
+
 OPTIONAL = frozenset({"value_head_dim"})
 """Sizes of parts that a family need not have."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads YAML without keys that are given twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping. Raises ConstructorError."""
+        keys = [key.value for key, _ in node.value]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def family_of(model_type: object, folder: Path) -> Family:
@@ -33,9 +49,9 @@ def family_of(model_type: object, folder: Path) -> Family:
     if not own.is_file():
         return families().get(str(model_type), _other())
     try:
-        data = yaml.safe_load(read_file(own, SCENARIO_BYTES))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise CatalogError(f"{own}: cannot be read ({error}); write it as YAML") from None
+        data = yaml.load(read_file(own, FAMILY_BYTES), _Loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise CatalogError(f"{own}: cannot be read ({' '.join(str(error).split())}); write it as YAML") from None
     return _named(str(own), data)
 
 
@@ -88,7 +104,9 @@ def read_family(data: object) -> Family:
     _check_once(own)
     family = own.within(common_family())
     _check_keys(own, family)
+    _check_types(own, family)
     _check_cycles(own)
+    checked(family.file_type, own.defaults, ("defaults",))
     return family
 
 
@@ -148,6 +166,20 @@ def _check_keys(own: Family, family: Family) -> None:
     for place, part in (("windows", Heads), ("layer_inputs", LayerInputs), ("shared_blocks", SharedBlocks)):
         if sizes := getattr(own, place):
             _check_sizes(place, sizes, [field.name for field in fields(part)])
+
+
+def _check_types(own: Family, family: Family) -> None:
+    """Check that keys have types that their rules can read."""
+    rules = [(place, rule) for place, rules in (("layers", own.layers), ("experts", own.experts)) for rule in rules]
+    read = [(f"{place}, by {rule.by}", BY_TYPES[rule.by], rule.key) for place, rule in rules if rule.key]
+    read += [(place, NUMBERS, str(rule.offset)) for place, rule in rules]
+    read += [("derived", NUMBERS, key) for each in own.derived.values() for key in each.needs]
+    read += [("sizes of parts", SIZES, key) for key in own.sizes]
+    read += [("state.dtype", ("dtype",), own.state.dtype)] if own.state and own.state.dtype else []
+    for place, kinds, key in read:
+        kind = family.kinds.get(key, kinds[0])
+        if kind not in kinds:
+            raise CatalogError(f"{place}: must be a key of type {', '.join(kinds)}, got {key} of {kind}")
 
 
 def _check_sizes(place: str, sizes: Mapping[str, str], of_part: Iterable[str]) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from simserve.catalog.quantization import Quantization
 from simserve.catalog.states import MIXERS, Words
-from simserve.catalog.types import KEY_TYPES, Section, Strict, with_keys
+from simserve.catalog.types import KEY_TYPES, Count, Section, Strict, with_keys
 
 Mixer = Literal[
     "full", "windowed", "chunked", "shared", "state", "state+full", "state_alone", "full+state_alone", "full+full+none"
@@ -20,6 +20,22 @@ experts beside these. Full is latent with `kv_lora_rank`."""
 Mlp = Literal["dense", "experts"]
 
 TYPES: Mapping[str, Any] = {**KEY_TYPES, "quantization": Quantization}
+
+COUNTS = ("count", "count_or_0")
+
+SIZES = ("width", "width_or_0", "width_or_auto", "parts", "parts_or_0", *COUNTS)
+
+NUMBERS = (*SIZES, "tokens", "tokens_or_0", "number")
+"""Types that values follow from."""
+
+BY_TYPES: Mapping[str, tuple[str, ...]] = {
+    "list": ("names", "by_layer", "flags"),
+    "letters": ("text",),
+    "period": ("count", "period", "frequency"),
+    "numbers": ("layers", "numbers"),
+    **dict.fromkeys(("since", "after"), ("layer", *COUNTS)),
+}
+"""The types of keys that rules for layers go by."""
 
 
 class Rule(Section):
@@ -45,13 +61,24 @@ class Rule(Section):
     kinds: Mapping[str | int, Mixer | Mlp] = {}
     """The kinds of entries or letters; layers of others are not supported."""
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        letters, mlps = map(str, self.kinds), {*get_args(Mlp)}
+        if self.by == "letters" and ({*map(len, letters)} != {1} or not {*self.kinds.values()} & mlps):
+            raise ValueError("kinds must have a letter for each mixer and each MLP")
+        if not self.kinds and None in (self.kind, self.others if self.key or self.value != 1 else self.kind):
+            raise ValueError("must say the kind of the layers and of others")
+        if not self.key and self.value is None:
+            raise ValueError("must have a key or a value")
+        return self
+
 
 class Derived(Section):
     """A value that follows from others: their product, over another, and up to the next multiple."""
 
-    times: tuple[str | int, ...]
-    over: str | int = 1
-    multiple_of: str | int = 1
+    times: Annotated[tuple[str | Count, ...], Field(min_length=1)]
+    over: str | Count = 1
+    multiple_of: str | Count = 1
     rounds_up: bool = False
     when: str | None = None
     """A key that must be on; else it is `otherwise`, or the first of `times`."""
@@ -98,7 +125,7 @@ class Family(Section):
     """Keys that are understood with these values alone; the name of a key stands for its value."""
     names: Mapping[str, str] = {}
     """Its own keys, by the common ones that they stand for."""
-    defaults: Mapping[str, int | float | str] = {}
+    defaults: Mapping[str, bool | int | float | str] = {}
     """Values of common keys that a file leaves out, has as null, or as auto."""
     derived: Mapping[str, Derived] = {}
     """Such values that follow from others."""
@@ -133,18 +160,27 @@ class Family(Section):
         return self.model_copy(update=merged)
 
     @cached_property
+    def sizes(self) -> tuple[str, ...]:
+        """The keys of sizes of parts."""
+        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs, self.shared_blocks)
+        return tuple(key for part in parts for key in part.values())
+
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """The names of the types of the keys that are read."""
+        read = {key: kind for kind, keys in self.reads.items() for key in keys}
+        named = {name: read[key] for key, name in self.names.items() if key in read}
+        return {**dict.fromkeys(self.sizes, "width"), **named, **read}
+
+    @cached_property
     def types(self) -> Mapping[str, Any]:
         """The types of the keys that are read."""
-        read = {key: TYPES[kind] for kind, keys in self.reads.items() for key in keys}
-        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs, self.shared_blocks)
-        sizes = dict.fromkeys((key for part in parts for key in part.values()), TYPES["width"])
-        return {**sizes, **{name: read[key] for key, name in self.names.items() if key in read}, **read}
+        return {key: TYPES[kind] for key, kind in self.kinds.items()}
 
     @cached_property
     def numbers(self) -> frozenset[str]:
         """The keys of one number for all layers, which a file may list for each."""
-        read = [key for kind, keys in self.reads.items() if kind.startswith(("width", "parts")) for key in keys]
-        return frozenset((*read, *(self.names[key] for key in read if key in self.names)))
+        return frozenset(key for key, kind in self.kinds.items() if kind.startswith(("width", "parts")))
 
     @cached_property
     def file_type(self) -> type[Strict]:

@@ -43,7 +43,10 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     """Return the layers by mixer, in order of the first of each."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
     counts = Counter[Any]("full" if mixer == "shared" else mixer for mixer, _ in layers)
-    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
+    n_sharing = config.get("num_kv_shared_layers") or 0
+    if n_sharing >= len(layers):
+        raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
+    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     return tuple(
@@ -139,10 +142,13 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
     if value is None or (rule.when is not None and not config.get(rule.when)):
         return None
     match rule.by, value:
-        case "numbers", str():
-            chosen = {int(number) for number in value.split(",")}
         case "numbers", _:
-            chosen = {number - rule.first for number in value}
+            numbers = value.split(",") if isinstance(value, str) else value
+            chosen = {int(number) - rule.first for number in numbers}
+            beyond = next((layer for layer in chosen if layer not in range(config.n_listed)), None)
+            if beyond is not None:
+                rest = f"must be layers from {rule.first}, of {config.n_layers}, got {beyond + rule.first}"
+                raise CatalogError(f"{config.named(rule.key)}: {rest}")
         case _, list():
             return _listed(config, rule, value)
         case "since" | "after", _:
@@ -162,8 +168,7 @@ def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
     unknown = {str(entry) for entry in value if entry not in kinds}
     if unknown:
         raise _unknown(config, rule.key, unknown)
-    n_mtp = config.get("num_nextn_predict_layers") or 0  # some files list these, too
-    if len(value) not in (config.n_layers, config.n_layers + n_mtp):
+    if len(value) not in (config.n_layers, config.n_listed):
         raise _uneven(config, rule.key, value)
     return [kinds[entry] for entry in value[: config.n_layers]]
 

@@ -29,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "state.mixer: must be one of gated_delta_net, kda, lightning, mamba, mamba2 or short_convolution, got 'rwkv'",
     ),
     (
-        {"layers": [{"by": "period", "value": 2, "kind": "experts"}]},
+        {"layers": [{"by": "period", "value": 2, "kind": "experts", "others": "full"}]},
         f"layers: must have kinds of {', '.join(MIXERS)}, got experts",
     ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
@@ -47,7 +47,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"names": {"num_wheels": "wheels"}}, "names: must be a key that is read, got num_wheels; give its type in reads"),
     (
-        {"layers": [{"by": "list", "key": "kinds"}]},
+        {"layers": [{"by": "list", "key": "kinds", "kinds": {"a": "full"}}]},
         "layers: must be a key that is read, got kinds; give its type in reads",
     ),
     ({"reads": {"length": "wheels"}}, "reads: must be by type, got length; choose from count, count_or_0, width,"),
@@ -63,6 +63,46 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"layer": []}, "layer: unknown key; did you mean layers?"),
     ({"source": ""}, "source: must not be empty, got ''"),
+    (
+        {"derived": {"head_dim": {"times": ["hidden_size"], "over": 0}}},
+        "derived.head_dim.over: must be text or at least 1",
+    ),
+    ({"derived": {"head_dim": {"times": ["hidden_size", -1]}}}, "derived.head_dim.times.1: must be text or at least 1"),
+    ({"derived": {"head_dim": {"times": []}}}, "derived.head_dim.times: must have at least 1 items, got []"),
+    (
+        {"derived": {"head_dim": {"times": ["model_type"]}}},
+        "derived: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
+        "tokens, tokens_or_0, number, got model_type of text",
+    ),
+    ({"defaults": {"head_dim": 1.5}}, "defaults.head_dim: must be a whole number, got 1.5"),
+    ({"defaults": {"head_dim": True}}, "defaults.head_dim: must be a whole number, got true"),
+    ({"defaults": {"sliding_window": -5}}, "defaults.sliding_window: must be at least 0, got -5"),
+    ({"layers": [{"by": "period", "kind": "full", "others": "full"}]}, "layers.0: must have a key or a value"),
+    (
+        {"layers": [{"by": "period", "key": "decoder_sparse_step", "kind": "full"}]},
+        "layers.0: must say the kind of the layers and of others",
+    ),
+    (
+        {"layers": [{"by": "letters", "key": "model_type", "kinds": {"M": "full"}}]},
+        "layers.0: kinds must have a letter for each mixer and each MLP",
+    ),
+    (
+        {"layers": [{"by": "numbers", "key": "hidden_size", "kind": "full", "others": "full"}]},
+        "layers, by numbers: must be a key of type layers, numbers, got hidden_size of width",
+    ),
+    (
+        {"layers": [{"by": "period", "key": "use_sliding_window", "kind": "full", "others": "full"}]},
+        "layers, by period: must be a key of type count, period, frequency, got use_sliding_window of flag",
+    ),
+    (
+        {"windows": {"n_heads": "model_type", "n_kv_heads": "a", "head_dim": "b"}},
+        "sizes of parts: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
+        "got model_type of text",
+    ),
+    (
+        {"state": {"mixer": "lightning", "sizes": {"n_heads": "a", "head_dim": "b"}, "dtype": "model_type"}},
+        "state.dtype: must be a key of type dtype, got model_type of text",
+    ),
 ]
 
 
@@ -111,6 +151,15 @@ def test_sizes_that_do_not_divide_are_named_with_what_they_divide(tmp_path: Path
             catalog.load_model(write(tmp_path, FAMILY, **{**KEYS, **keys}))
 
 
+def test_a_value_that_follows_has_the_range_of_its_key(tmp_path: Path) -> None:
+    for derived, text in (
+        ("times: [hidden_size, hidden_size]", "head_dim: must be at most 1048576, got 16777216"),
+        ("times: [hidden_size], over: 7", "7 must divide hidden_size, got 4096"),
+    ):
+        with pytest.raises(CatalogError, match=f"config.json: {text}"):
+            catalog.load_model(write(tmp_path, f"source: a paper\nderived: {{head_dim: {{{derived}}}}}"))
+
+
 def test_what_says_which_layers_have_a_state_or_a_window_must_be_there(tmp_path: Path) -> None:
     unlisted = FAMILY.replace(", value: 4", "")
     with pytest.raises(CatalogError, match="layer_types or attention_every is missing; it says which layers"):
@@ -131,6 +180,15 @@ def test_a_family_file_that_is_wrong_is_told_by_its_name(tmp_path: Path) -> None
         ("source: [", "cannot be read"),
         ("- 3", "must be a mapping, got"),
         ("source: a paper\nmixer: x", "mixer: unknown key"),
+        ("", "must be a mapping, got nothing"),
+        ("[" * 5000, "cannot be read"),
+        (
+            "source: a paper\ndefaults: {head_dim: 64, head_dim: 128}",
+            "cannot be read .head_dim is given twice in .* line 2",
+        ),
+        ("x" * 2**21, "cannot be read .* is larger than 1 MiB"),
+        ("derived: &a {head_dim: *a}", "source: is missing"),
+        ("source: \0", "cannot be read"),
     ):
         with pytest.raises(CatalogError, match=f"family.yaml: {text}"):
             catalog.load_model(write(tmp_path, family))
