@@ -323,8 +323,10 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
     counts = [draw(st.integers(0, 2)) for _ in groups]
     n_whole = draw(st.integers(0, 2))
     in_common = st.just((1, 1))  # layers without blocks of their own are in those of the target
-    other = st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)])
-    of_target, of_draft = draw(other if n_whole or sum(counts) else in_common)
+    others = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)]
+    if len(layers.n_by_tokens) > 1:  # entries for several tokens beside windows: each size divides the largest
+        others = [(1, 1), (1, 8), (3, 1)]
+    of_target, of_draft = draw(st.sampled_from(others) if n_whole or sum(counts) else in_common)
     size = setup.block_size
     target = (replace(group, tokens=size * of_target) for group in layers.groups)
     draft = (KvGroup(size * of_draft, n, group) for n, group in zip(counts, groups, strict=True))
@@ -344,10 +346,10 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    sizes_of = st.sampled_from([1, 1, 1, 2, 4] if setup.speculation is None else [1])
+    sizes_of = st.sampled_from([1, 1, 1, 2, 4])
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
-    whole_tokens = setup.block_size * (draw(sizes_of) if n_whole else 1)
+    whole_tokens = setup.block_size * (draw(st.sampled_from([1, 1, 1, 2, 4, 8])) if n_whole else 1)
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(

@@ -21,8 +21,9 @@ def _split(text: Any) -> Any:
 Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
 """Words between spaces."""
 
-Mixer = Literal["full", "windowed", "chunked", "state", "state+full"]
-"""What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`."""
+Mixer = Literal["full", "windowed", "chunked", "compressed", "sparse", "state", "state+full"]
+"""What mixes tokens in a layer; state+full: a state and attention side by side. Full is latent with `kv_lora_rank`.
+Compressed: a window and all entries for many tokens each; sparse: a window and the best entries, for few each."""
 
 Mlp = Literal["dense", "experts"]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
-from simserve.catalog.layer_parts import n_experts_of
+from simserve.catalog.layer_parts import n_experts_of, read_indexer
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
 from simserve.catalog.states import MIXERS, State
 from simserve.errors import CatalogError
@@ -15,6 +15,12 @@ from simserve.errors import CatalogError
 WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
 """Kinds of layers with a window, and the keys of the tokens that it attends at most: the last ones, or those of the
 same chunk (Llama 4)."""
+
+RATIOS = {
+    "sparse": "compress_rates.compressed_sparse_attention",
+    "compressed": "compress_rates.heavily_compressed_attention",
+}
+"""Kinds of layers with entries beside their window, and the keys of the tokens of an entry."""
 
 MLPS = ("dense", "experts")
 
@@ -42,16 +48,23 @@ def read_layers(config: Config) -> list[Layer]:
 
 
 def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
-    """Return the layers by mixer, in order of the first of each."""
+    """Return the layers by mixer, in order of the first of each; then what some keep beside their window."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    counts = Counter(mixer for mixer, _ in layers)
-    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
+    mixers: list[Any] = ["windowed" if mixer in RATIOS else mixer for mixer, _ in layers]
+    counts, n_beside = Counter(mixers), Counter(mixer for mixer, _ in layers if mixer in RATIOS)
+    n_kept = Counter(mixers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
-    return tuple(
+    groups = (
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
         for mixer, n in counts.items()
     )
+    indexers = {"sparse": read_indexer(config)} if n_beside else {}
+    beside = (
+        LayerGroup("compressed", n, ratio=config.get(RATIOS[mixer]), indexer=indexers.get(mixer))
+        for mixer, n in sorted(n_beside.items(), reverse=True)
+    )
+    return (*groups, *beside)
 
 
 def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:

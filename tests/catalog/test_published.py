@@ -98,6 +98,8 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Nemotron-4-340B": (341.0, 96 * 8 * 2 * 2 * 192, 0),
     "StableLM-2-12B": (12.14, 40 * 8 * 2 * 2 * 160, 0),
     "InternLM3-8B-Instruct": (8.804, 48 * 2 * 2 * 2 * 128, 0),
+    "DeepSeek-V4-Flash": (284.3, 43 * 2 * 512 + 21 * (2 * 512 + 132) // 4 + 20 * 2 * 512 // 128, 0),
+    "DeepSeek-V4-Pro": (1573, 61 * 2 * 512 + 30 * (2 * 512 + 132) // 4 + 31 * 2 * 512 // 128, 0),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 
