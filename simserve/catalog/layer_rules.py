@@ -16,11 +16,8 @@ WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
 """Kinds of layers with a window, and the keys of the tokens that it attends at most: the last ones, or those of the
 same chunk (Llama 4)."""
 
-RATIOS = {
-    "sparse": "compress_rates.compressed_sparse_attention",
-    "compressed": "compress_rates.heavily_compressed_attention",
-}
-"""Kinds of layers with entries beside their window, and the keys of the tokens of an entry."""
+RATIOS = {"sparse": 4, "compressed": 128}
+"""Kinds of layers with entries beside their window, and the tokens of an entry."""
 
 MLPS = ("dense", "experts")
 
@@ -59,9 +56,9 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
         for mixer, n in counts.items()
     )
-    indexers = {"sparse": read_indexer(config)} if n_beside else {}
+    config.check_needed(["o_lora_rank"] * bool(n_beside), "only attention to one vector for all heads has such layers")
     beside = (
-        LayerGroup("compressed", n, ratio=config.get(RATIOS[mixer]), indexer=indexers.get(mixer))
+        LayerGroup("compressed", n, ratio=RATIOS[mixer], indexer=read_indexer(config) if mixer == "sparse" else None)
         for mixer, n in sorted(n_beside.items(), reverse=True)
     )
     return (*groups, *beside)

@@ -34,8 +34,7 @@ class SharedVector(Mla):
         return {**into, "output_a": (n_together * self.v_head_dim, columns), "output": (columns, hidden)}
 
     def entry_matrices(self, hidden: int, group: LayerGroup) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of what a group's entries are made by, whole on every GPU: values and gates,
-        twice where entries overlap, which are those that an indexer chooses."""
+        """Return (rows in, columns out) of values and gates that entries are made of; twice where these overlap."""
         index, n_spans = group.indexer, 1 if group.indexer is None else 2
         chosen_by = {} if index is None else index.matrices(hidden, self.q_lora_rank)
         return {"entries": (hidden, 2 * n_spans * self.cached_size), **chosen_by}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from simserve import Scenario, simulate
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
@@ -18,6 +19,7 @@ from simserve.errors import CatalogError
 from simserve.scenario.model_sizes import model_sizes
 from tests.catalog.test_published import CONFIGS, read
 from tests.cost.specs import H100, IDEAL
+from tests.fuzz.configs import config_of
 
 FLASH = CONFIGS["DeepSeek-V4-Flash"]
 
@@ -165,6 +167,15 @@ REFUSED = {
 def test_what_the_family_does_not_have_is_refused(tmp_path: Path, error: str) -> None:
     with pytest.raises(CatalogError, match=error):
         read(tmp_path, {**FLASH, **REFUSED[error]})
+
+
+def test_entries_of_other_attention_are_refused(tmp_path: Path) -> None:
+    rules = [{"by": "list", "key": "compress_ratios", "kinds": {4: "sparse"}}]
+    family = {"source": "mine", "reads": {"layers": "compress_ratios"}, "layers": rules}
+    (tmp_path / "family.yaml").write_text(yaml.safe_dump(family))
+    config = config_of("llama") | {"sliding_window": 128, "compress_ratios": [4] * 32}
+    with pytest.raises(CatalogError, match="o_lora_rank is missing; only attention to one vector for all heads"):
+        read(tmp_path, config)
 
 
 RUNS: dict[str, dict[str, Any]] = {
