@@ -369,9 +369,9 @@ def _link_facts(priced: _Priced) -> LinkFacts | None:
 
 def _kv_sizes(shard: Shard) -> KvSizes:
     """Return what crosses the link of a prompt, by group of layers."""
-    whole, layer_bytes = shard.whole, shard.whole.layer_kv_bytes_per_token
-    attending = [group for group in shard.model.groups if group.attends]
-    sizes = [(ceil(each.n_keeping * whole.of(each).layer_kv_bytes_per_token / layer_bytes), each) for each in attending]
+    whole, attending = shard.whole, [group for group in shard.model.groups if group.attends]
+    layer_bytes = whole.layer_kv_bytes_per_token / max((group.ratio for group in attending), default=1)
+    sizes = [(ceil(each.n_keeping * whole.token_bytes(each) / layer_bytes), each) for each in attending]
     windows = tuple((n_layers, each.window, each.kind == "chunked") for n_layers, each in sizes if each.window)
     state_bytes = shard.model.n_state_layers * whole.state_bytes
     n_layers = max(1, sum(n_layers for n_layers, _ in sizes))

@@ -2,14 +2,22 @@
 
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import strategies as st
 
-from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.catalog import load_engine, load_gpu
+from simserve.catalog.layers import GroupKind, Heads, Indexer, LayerGroup
+from simserve.catalog.shared_vector import SharedVector
+from simserve.catalog.specs import ModelSpec
+from simserve.cost.kv_groups import kv_layout
 from simserve.cost.model import CostModel
+from simserve.cost.shard import Shard
 from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
+from simserve.cost.step import StepCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
@@ -302,7 +310,8 @@ def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> li
     kinds = [(setup.host_tier and setup.host_tier.store) or id(setup) for setup in result]
     for setup, kind in zip(result, kinds, strict=True):  # those that share a store are alike
         if kind not in done:
-            done[kind] = draw(grouped_replica(setup))
+            plainly = st.nothing() if setup.speculation else beside_windows(setup)
+            done[kind] = draw(grouped_replica(setup) | plainly)
     return [done[kind] for kind in kinds]
 
 
@@ -323,8 +332,10 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
     counts = [draw(st.integers(0, 2)) for _ in groups]
     n_whole = draw(st.integers(0, 2))
     in_common = st.just((1, 1))  # layers without blocks of their own are in those of the target
-    other = st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)])
-    of_target, of_draft = draw(other if n_whole or sum(counts) else in_common)
+    others = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)]
+    if len(layers.n_by_tokens) > 1:  # entries for several tokens beside windows: each size divides the largest
+        others = [(1, 1), (1, 8), (3, 1)]
+    of_target, of_draft = draw(st.sampled_from(others) if n_whole or sum(counts) else in_common)
     size = setup.block_size
     target = (replace(group, tokens=size * of_target) for group in layers.groups)
     draft = (KvGroup(size * of_draft, n, group) for n, group in zip(counts, groups, strict=True))
@@ -336,6 +347,33 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
     return layers, drafting
 
 
+@cache
+def small_v4(window: int, ratios: tuple[int, ...]) -> Shard:
+    """A model as DeepSeek-V4, but small: windows of 4 layers, and beside those of one layer each entries."""
+    heads, index = Heads(4, 1, 8), Indexer(2, 4, top_k=3)
+    beside = [LayerGroup("compressed", 1, ratio=ratio, indexer=None if ratio > 4 else index) for ratio in ratios]
+    vector = SharedVector(8, 6, 2, 8, 4, group_heads=2, o_lora_rank=4)
+    sizes = {"hidden_size": 16, "n_heads": 4, "n_kv_heads": 1, "head_dim": 8, "intermediate_size": 32, "vocab_size": 64}
+    groups = (LayerGroup("windowed", 4, window, heads), *beside)
+    return Shard(ModelSpec("small", 4, **sizes, max_position_embeddings=4096, groups=groups, mla=vector))
+
+
+@cache
+def small_v4_cost(window: int, ratios: tuple[int, ...]) -> StepCost:
+    """The steps of such a model, in which entries weigh as much as in the large one."""
+    return StepCost(small_v4(window, ratios), replace(load_gpu("h100-sxm"), hbm_bytes_per_s=1e7), load_engine("ideal"))
+
+
+@st.composite
+def beside_windows(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
+    """Let the layers of a replica keep entries for several tokens beside their window, in blocks of few entries."""
+    window, ratios = draw(st.sampled_from([3, 8, 17])), draw(st.sampled_from([(2, 8), (4,), (8,)]))
+    with patch("simserve.cost.kv_groups.ENTRY_BLOCK", 8):
+        layers = kv_layout(small_v4(window, ratios), setup.block_size, setup.scheduler.most_chunk).blocks
+    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, 2)) * setup.n_blocks)
+    return replace(setup, layers=layers, n_blocks=n_blocks, cost=small_v4_cost(window, ratios))
+
+
 @st.composite
 def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     """Let the layers of a replica keep different tokens."""
@@ -344,10 +382,10 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    sizes_of = st.sampled_from([1, 1, 1, 2, 4] if setup.speculation is None else [1])
+    sizes_of = st.sampled_from([1, 1, 1, 2, 4])
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
-    whole_tokens = setup.block_size * (draw(sizes_of) if n_whole else 1)
+    whole_tokens = setup.block_size * (draw(st.sampled_from([1, 1, 1, 2, 4, 8])) if n_whole else 1)
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(

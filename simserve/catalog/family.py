@@ -11,11 +11,22 @@ from simserve.catalog.states import MIXERS, Words
 from simserve.catalog.types import KEY_TYPES, Count, Section, Strict, with_keys
 
 Mixer = Literal[
-    "full", "windowed", "chunked", "shared", "state", "state+full", "state_alone", "full+state_alone", "full+full+none"
+    "full",
+    "windowed",
+    "chunked",
+    "shared",
+    "compressed",
+    "sparse",
+    "state",
+    "state+full",
+    "state_alone",
+    "full+state_alone",
+    "full+full+none",
 ]
-"""What mixes tokens in a layer; shared: attention of the keys and values of the last full layer; state+full: a state
-and attention side by side; state_alone: a state and no MLP; full+full+none: two attentions with an MLP each, and
-experts beside these. Full is latent with `kv_lora_rank`."""
+"""What mixes tokens in a layer; shared: attention of the keys and values of the last full layer; compressed: a window
+and all entries for many tokens each; sparse: a window and the best entries, for few each; state+full: a state and
+attention side by side; state_alone: a state and no MLP; full+full+none: two attentions with an MLP each, and experts
+beside these. Full is latent with `kv_lora_rank`."""
 
 Mlp = Literal["dense", "experts"]
 
@@ -29,7 +40,7 @@ NUMBERS = (*SIZES, "tokens", "tokens_or_0", "number")
 """Types that values follow from."""
 
 BY_TYPES: Mapping[str, tuple[str, ...]] = {
-    "list": ("names", "by_layer", "flags"),
+    "list": ("names", "by_layer", "flags", "layers"),
     "letters": ("text",),
     "period": ("count", "period", "frequency"),
     "numbers": ("layers", "numbers"),

@@ -48,10 +48,10 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     mlps = [mlp for _, mlp in layers]
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
+    dtype = read_weight_dtype(quantized := config.get("quantization_config"))
+    dense_dtype = dtype if dtype and (quantized.expert_dtype or config.get("expert_dtype")) == "fp4" else None
     others = ", ".join(key for key in family.other_parts if given.get(key))
-    n_heads, hidden, quantized = (
-        config.get(key) for key in ("num_attention_heads", "hidden_size", "quantization_config")
-    )
+    n_heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=len(layers),
@@ -71,13 +71,15 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         groups=read_groups(config, layers),
         experts=experts,
         mla=mla,
-        indexer=read_indexer(config),
+        indexer=None if config.get("o_lora_rank") else read_indexer(config),
         linear=state,
         layer_inputs=read_part(config, family.layer_inputs, LayerInputs),
         shared_blocks=read_part(config, family.shared_blocks, SharedBlocks),
         n_bare_layers=mlps.count(None),
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
-        weight_dtype=read_weight_dtype(quantized),
+        weight_dtype=dtype if dense_dtype is None else "mxfp4",
+        dense_dtype=dense_dtype,
+        n_streams=config.get("hc_mult") or 1,
         only_experts_quantized=experts is not None and only_experts(quantized),
         source=f"Hugging Face config.json, {path.name}" + (others and f"; its text, without {others}"),
     )

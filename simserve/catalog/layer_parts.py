@@ -6,6 +6,7 @@ from typing import Any
 
 from simserve.catalog.config import Config
 from simserve.catalog.layers import Experts, Indexer, Mla
+from simserve.catalog.shared_vector import SharedVector
 from simserve.errors import CatalogError
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -65,6 +66,13 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
 
 def read_mla(config: Config) -> Mla | None:
     """Read latent attention; None where keys and values are cached directly. Raises CatalogError without the path."""
+    if config.get("o_lora_rank"):
+        width, rotated, n_heads = (config.get(key) for key in ("head_dim", "qk_rope_head_dim", "num_attention_heads"))
+        n_groups = config.get("o_groups")
+        if n_heads % n_groups:
+            raise CatalogError(f"o_groups must divide num_attention_heads {n_heads}, got {n_groups}")
+        ranks = {key: config.get(key) for key in ("q_lora_rank", "o_lora_rank")}
+        return SharedVector(width, width - rotated, rotated, width, group_heads=n_heads // n_groups, **ranks)
     if not config.get("kv_lora_rank"):
         return None
     config.check_needed(MLA_NEEDED, "latent attention (kv_lora_rank) needs all its widths")
@@ -75,10 +83,11 @@ def read_indexer(config: Config) -> Indexer | None:
     """Read the indexer of sparse attention; None without one. Raises CatalogError without the path."""
     if not config.get("index_topk"):
         return None
-    if not config.get("kv_lora_rank"):
+    of_entries = {"n_projected": 4} if config.get("o_lora_rank") else {}  # values and gates, and entries overlap
+    if not config.get("kv_lora_rank") and not of_entries:
         raise CatalogError("index_topk: sparse attention without latent vectors (kv_lora_rank) is not supported yet")
     config.check_needed(INDEXER_KEYS.values(), "sparse attention (index_topk) needs all its sizes")
-    return Indexer(**{name: config.get(key) for name, key in INDEXER_KEYS.items()})
+    return Indexer(**{name: config.get(key) for name, key in INDEXER_KEYS.items()}, **of_entries)
 
 
 def mlp_key(config: Config) -> str:

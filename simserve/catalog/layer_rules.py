@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
-from simserve.catalog.layer_parts import n_experts_of
+from simserve.catalog.layer_parts import n_experts_of, read_indexer
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError
@@ -15,6 +15,9 @@ from simserve.errors import CatalogError
 WINDOWS = {"windowed": "sliding_window", "chunked": "attention_chunk_size"}
 """Kinds of layers with a window, and the keys of the tokens that it attends at most: the last ones, or those of the
 same chunk (Llama 4)."""
+
+RATIOS = {"sparse": 4, "compressed": 128}
+"""Kinds of layers with entries beside their window, and the tokens of an entry."""
 
 MLPS = ("dense", "experts")
 
@@ -40,19 +43,28 @@ def read_layers(config: Config) -> list[Layer]:
 
 
 def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
-    """Return the layers by mixer, in order of the first of each."""
+    """Return the layers by mixer, in order of the first of each; then what some keep beside their window."""
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    counts = Counter[Any]("full" if mixer == "shared" else mixer for mixer, _ in layers)
+    alike = {"shared": "full", **dict.fromkeys(RATIOS, "windowed")}
+    mixers: list[Any] = [alike.get(mixer, mixer) for mixer, _ in layers]
+    counts, n_beside = Counter(mixers), Counter(mixer for mixer, _ in layers if mixer in RATIOS)
     n_sharing = config.get("num_kv_shared_layers") or 0
     if n_sharing >= len(layers):
         raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
     n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
+    n_kept["windowed"] += n_beside.total()
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
-    return tuple(
+    groups = (
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
         for mixer, n in counts.items()
     )
+    config.check_needed(["o_lora_rank"] * bool(n_beside), "only attention to one vector for all heads has such layers")
+    beside = (
+        LayerGroup("compressed", n, ratio=RATIOS[mixer], indexer=read_indexer(config) if mixer == "sparse" else None)
+        for mixer, n in sorted(n_beside.items(), reverse=True)
+    )
+    return (*groups, *beside)
 
 
 def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:

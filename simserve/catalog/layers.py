@@ -36,7 +36,7 @@ class Heads:
         return self.n_heads % tensor == 0 and (self.n_kv_heads % tensor == 0 or tensor % self.n_kv_heads == 0)
 
 
-GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
+GroupKind = Literal["full", "windowed", "chunked", "latent", "compressed", "state", "none"]
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,11 @@ class LayerGroup:
     """Layers of one kind, spread evenly over the model: what each keeps of a request, and what a token attends.
 
     full: all keys; windowed: the last `window`; chunked: those of the same `window` tokens (Llama 4); latent: one
-    vector per token (MLA); state: a state of fixed size per request (linear attention); none: nothing.
+    vector per token (MLA); compressed: an entry per `ratio` tokens, beside a window of the same layers, which is
+    another group (DeepSeek-V4); state: a state of fixed size per request (linear attention); none: nothing.
 
-    Invariant: windowed and chunked have a window, others have none, but for states that a prefix cache keeps.
+    Invariant: windowed and chunked have a window, others have none, but for states that a prefix cache keeps; those
+    of kind compressed, alone with a ratio above 1, come last.
     """
 
     kind: GroupKind
@@ -57,6 +59,15 @@ class LayerGroup:
     """Heads of its own; None: those of the model."""
     n_sharing: int = 0
     """Layers of these that attend the keys and values of another layer, and have none (Gemma 3n, CLA)."""
+    ratio: int = 1
+    """Tokens of an entry."""
+    indexer: "Indexer | None" = None
+    """What chooses among entries; None: all are attended."""
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether another group counts these layers, too."""
+        return self.kind == "compressed"
 
     @property
     def n_keeping(self) -> int:
@@ -202,6 +213,10 @@ class Mla:
         """Cached values per token and layer, whatever the heads."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
+    def cached_bytes(self, value_bytes: float) -> float:
+        """Return the bytes of a token with values of so many."""
+        return self.cached_size * value_bytes
+
     def matrices(self, hidden: int, n_heads: int) -> dict[str, tuple[int, int]]:
         """Return (rows in, columns out) of the projections of n_heads by name; those to latent vectors are one matrix,
         not divided (vLLM, SGLang: fused_qkv_a_proj; TensorRT-LLM: kv_a_proj_with_mqa)."""
@@ -223,6 +238,8 @@ class Indexer:
     head_dim: int
     top_k: int
     """Attended keys per token."""
+    n_projected: int = 1
+    """Vectors of a key's width that it is made of."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -238,4 +255,4 @@ class Indexer:
         """Return (rows in, columns out) by name, whole on every GPU: queries, from the latent ones if there are; a key
         and a weight per head."""
         queries = (rank or hidden, self.n_heads * self.head_dim)
-        return {"index_q": queries, "index_k": (hidden, self.head_dim + self.n_heads)}
+        return {"index_q": queries, "index_k": (hidden, self.n_projected * self.head_dim + self.n_heads)}

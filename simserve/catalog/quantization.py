@@ -60,6 +60,7 @@ class Quantization(Strict):
     config_groups: dict[str, Any] | None = None
     modules_to_not_convert: Names | None = None
     ignore: Names | None = None
+    expert_dtype: str | None = None
 
 
 class QuantizationFile(Strict):

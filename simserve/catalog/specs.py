@@ -109,12 +109,16 @@ class ModelSpec:
     """Quantized dtype of the published checkpoint; None: 16 bits."""
     only_experts_quantized: bool = False
     """Whether attention and shared experts stay in 16 bits, whatever the experts are stored in."""
+    dense_dtype: str | None = None
+    """Dtype of these with experts in weight_dtype; None: the same."""
+    n_streams: int = 1
+    """Residual streams, which layers mix (hyper-connections: Zhu et al., ICLR '25)."""
     source: str = ""
 
     def __post_init__(self) -> None:
         if not self.groups:
             object.__setattr__(self, "groups", (LayerGroup("latent" if self.mla else "full", self.n_layers),))
-        n_grouped = sum(group.n_layers for group in self.groups)
+        n_grouped = sum(group.n_layers for group in self.groups if not group.is_beside)
         if n_grouped != self.n_layers:
             raise CatalogError(f"groups must have the {self.n_layers} layers of {self.name}, got {n_grouped}")
 
@@ -126,12 +130,18 @@ class ModelSpec:
     @property
     def n_attention_layers(self) -> int:
         """Layers that attend cached tokens."""
-        return sum(group.n_layers for group in self.groups if group.attends)
+        return sum(group.n_layers for group in self.groups if group.attends and not group.is_beside)
 
     @property
     def n_whole_layers(self) -> int:
-        """Layers that attend the whole context."""
-        return sum(group.n_layers for group in self.groups if group.attends and group.window is None)
+        """Layers that attend all keys of the context."""
+        return sum(n for n, ratio, _ in self.contexts if ratio == 1)
+
+    @property
+    def contexts(self) -> list[tuple[int, int, Indexer | None]]:
+        """Layers that attend the whole context: how many, the tokens of a key, and what chooses keys."""
+        whole = [group for group in self.groups if group.attends and group.window is None]
+        return [(group.n_layers, group.ratio, group.indexer or self.indexer) for group in whole]
 
     @property
     def n_state_layers(self) -> int:

@@ -134,11 +134,15 @@ class Calibrated:
             return BestPrefill(best, self.gpu, sizes, token_s, whole if best.dense else None)
         both = f"{shard.kv_dtype}/{shard.weight_dtype}"  # some engines compute in fp8 where weights and cache are
         form = cast(PrefillAttention, self.calibration.form("prefill_attention", both, shard.kv_dtype, "bf16"))
-        return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
+        if shard.model.mla is None:
+            return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
+        if shard.model.indexer is not None:
+            return BestPrefill(self._sparse(shard)[0], self.gpu, SparseSizes.of(shard), 0.0, None)
+        return form.at(self.gpu, shard.n_heads, 1, shard.key_size, shard.kv_dtype)  # a vector that all heads share
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """Return a line in the keys for every number of requests."""
-        if shard.expansion is not None:
+        if shard.model.mla is not None:
             if shard.model.indexer is None:
                 return self._latent_decode(shard, shard.expansion, n)
             best, sizes, of_keys = self._sparse(shard)[1], SparseSizes.of(shard), SparseSizes.of(attending(shard))
@@ -193,11 +197,13 @@ class Calibrated:
         name = self.calibration.gpu
         return catalog.load_gpu(name).link_topology if name in catalog.names("gpus") else self.gpu.link_topology
 
-    def _latent_decode(self, shard: Shard, expansion: tuple[int, int], n: Any) -> tuple[Any, Any]:
+    def _latent_decode(self, shard: Shard, expansion: tuple[int, int] | None, n: Any) -> tuple[Any, Any]:
         mla, form = shard.model.mla, cast(MlaDecode, self._mla("decode", shard))
-        assert mla is not None, "only latent attention has an expansion"
+        assert mla is not None, "attention is latent"
         n_heads = attending(shard).n_heads * (mla.cached_size + mla.kv_lora_rank) / KEY_WIDTH
         intercept_s, slope_s = form.line(self.gpu, n_heads, shard.kv_dtype, n + (n == 0), mla.cached_size)
+        if expansion is None:
+            return intercept_s, slope_s
         n_in, n_out = expansion
         if isinstance(form, MlaDecodeModule):
             return intercept_s + form.expansion_s(self.gpu, shard.dense_dtype, n_in * n_out, n), slope_s

@@ -1,11 +1,13 @@
 """Kernels: the kernel times of a step on one GPU, the interface of rooflines and fits."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd, sqrt
 from typing import Any, Protocol
 
 import numpy as np
 
+from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
 from simserve.cost.shard import Shard
@@ -129,6 +131,52 @@ class ExpandedPrefill:
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """Return the seconds of attention and of expanding all keys."""
         return self.attention.seconds(n_tokens, n_pairs, n_context_tokens) + n_context_tokens * self.key_s
+
+
+@dataclass(frozen=True)
+class EntryPrefill:
+    """Attention of prompts to the entries of all layers of a group; groups of GPUs divide tokens and pairs.
+
+    An entry is a key of latent attention, with an indexer of sparse attention. One kernel attends the window, too, so
+    that its launch and queries count there (DeepSeek-V4, section 2.3).
+    """
+
+    attention: PrefillAttentionCost
+    group: LayerGroup
+    n_parts: int
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Return the seconds beside those of windows."""
+        group, n = self.group, self.n_parts
+        n_queries = n_tokens / n if group.indexer else 0.0 * n_tokens
+        entries = n_pairs / group.ratio / n, n_context_tokens / group.ratio
+        return group.n_layers * self.attention.seconds(n_queries, *entries)
+
+
+def entry_prefills(shard: Shard, kernels: Kernels) -> list[EntryPrefill]:
+    """Return the attention of prompts to entries, by group."""
+    return [
+        EntryPrefill(kernels.prefill_attention(of_entries), group, shard.prefill_context)
+        for group, of_entries in _by_group(shard)
+    ]
+
+
+def entry_lines(shard: Shard, kernels: Kernels, n: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield for each group the attention of n decoding requests to entries in all its layers, beside that of windows:
+    what does not depend on their tokens, and per token."""
+    for group, of_entries in _by_group(shard):
+        _, slope_s = kernels.decode_attention(of_entries, n)
+        chosen_s, token_s = 0.0 * n, slope_s
+        if group.indexer is not None:  # kernels attend top_k entries, however few there are
+            chosen_s, token_s = n * (group.indexer.top_k * slope_s), kernels.scored_s(of_entries, n)
+        n_parts = shard.decode_context
+        yield group.n_layers * chosen_s / n_parts, group.n_layers * token_s / (group.ratio * n_parts)
+
+
+def _by_group(shard: Shard) -> Iterator[tuple[LayerGroup, Shard]]:
+    """Yield each group with entries, and the model with its indexer in all layers."""
+    for group in (group for group in shard.model.groups if group.is_beside):
+        yield group, replace(shard, model=replace(shard.model, indexer=group.indexer))
 
 
 def matrices_s(kernels: Kernels, dtype: str, n_tokens: Any, matrices: Matrices) -> Any:

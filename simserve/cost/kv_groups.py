@@ -7,6 +7,7 @@ of one request in them; kinds with more layers take several blocks at a time (vL
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import NamedTuple
 
 from simserve.catalog.layers import GroupKind, LayerGroup
@@ -18,6 +19,9 @@ PADDED_BELOW = 1.5
 
 BLOCK_STEP = 16
 """Block sizes are multiples of this many tokens (vLLM, hybrid models: rounded up for the attention kernels)."""
+
+ENTRY_BLOCK = 256
+"""Blocks of entries for several tokens hold those of a multiple of this many (vLLM, DeepSeek-V4)."""
 
 STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
@@ -34,7 +38,7 @@ class Spec(NamedTuple):
     @classmethod
     def of(cls, shard: Shard, group: LayerGroup) -> "Spec":
         """Return what the layers of a group have in common with others."""
-        layer_bytes = shard.of(group).layer_kv_bytes_per_token if group.attends else shard.state_bytes
+        layer_bytes = shard.token_bytes(group) if group.attends else shard.state_bytes
         return cls("full" if group.kind == "latent" else group.kind, group.window, layer_bytes)
 
 
@@ -97,7 +101,9 @@ class KvLayout:
     @property
     def block_bytes(self) -> float:
         """Bytes of a block."""
-        return self.n_layers * self.layer_bytes + self.draft_bytes
+        beside = (part for part in self.parts if part.group.is_beside)
+        entry_bytes = sum(part.bytes_per_token * part.blocks.id_tokens for part in beside)
+        return max(self.n_layers * self.layer_bytes, entry_bytes) + self.draft_bytes
 
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
         """Return the bytes of a block on a pipeline stage with so many layers of each group of the model, and all of
@@ -105,13 +111,16 @@ class KvLayout:
         on_stage: Counter[object] = Counter()
         in_all: Counter[object] = Counter()
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
-        counts = *n_in_groups, *(part.group.n_keeping for part in drafts)
+        counts, entry_bytes = (*n_in_groups, *(part.group.n_keeping for part in drafts)), 0.0
         for n, part in zip(counts, self.parts, strict=False):
+            if part.group.is_beside:
+                entry_bytes += n * part.spec.layer_bytes * part.blocks.id_tokens
+                continue
             on_stage[part.spec] += n
             in_all[part.spec] += part.group.n_keeping
         n_each = self.n_layers // self.n_merged
         most = max(-(-n // -(-in_all[spec] // n_each)) for spec, n in on_stage.items())
-        return self.n_merged * most * self.layer_bytes + self.draft_bytes
+        return max(self.n_merged * most * self.layer_bytes, entry_bytes) + self.draft_bytes
 
 
 def kv_layout(
@@ -139,7 +148,7 @@ def kv_layout(
         alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
         return _with_alike(alone, draft)
     shards = (shard,) if draft is None else (shard, draft)
-    token_bytes, block_size = _largest(shards, block_size)
+    token_bytes, block_size, entry_tokens = _with_entries(shards, *_largest(shards, block_size))
 
     def blocks_of(group: LayerGroup, tokens: int) -> LayerBlocks:
         if group.attends:
@@ -155,7 +164,7 @@ def kv_layout(
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
             ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
-            tokens = block_size * (1 if rest else max(1, int(ratio)))
+            tokens = entry_tokens if group.is_beside else block_size * (1 if rest else max(1, int(ratio)))
             parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
@@ -180,11 +189,27 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
     return token_bytes, block_size
 
 
+def _with_entries(shards: Sequence[Shard], token_bytes: float, block_size: int) -> tuple[float, int, int]:
+    """Return the tokens of a block, more where one of entries has room for them, and those of that; 0 for none."""
+    groups = [(each, group) for each in shards for group in each.model.groups if group.attends]
+    entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.is_beside)
+    other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.is_beside)
+    if not entry_bytes:
+        return token_bytes, block_size, 0
+    tokens = lcm(ENTRY_BLOCK, block_size, *(group.ratio for _, group in groups))
+    while tokens % (2 * block_size) == 0 and 2 * block_size * other_bytes <= tokens * entry_bytes:
+        block_size *= 2
+    while 2 * tokens * entry_bytes <= block_size * other_bytes:
+        tokens *= 2
+    return token_bytes, block_size, tokens
+
+
 def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
     """Return the blocks of a request in all groups, where layers alike share blocks of n_layers."""
     groups: list[KvGroup] = []
     n_states, n_placed = 0, Counter[Spec]()
-    for part in parts:
+    beside = next((part.blocks.groups for part in parts if part.group.is_beside), ())
+    for part in (part for part in parts if not part.group.is_beside):
         n_before = -(-n_placed[part.spec] // n_layers)
         n_placed[part.spec] += part.group.n_keeping
         n_parts = -(-n_placed[part.spec] // n_layers) - n_before
@@ -193,7 +218,7 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
         if part.is_draft and not n_parts * group.n_parts and group.layers.window is None:
             continue  # its layers are states, or lie in the target's blocks
         groups.append(replace(group, n_parts=n_parts * group.n_parts))
-    return replace(parts[0].blocks, groups=tuple(groups), n_states=n_states)
+    return replace(parts[0].blocks, groups=(*groups, *beside), n_states=n_states)
 
 
 def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
@@ -219,7 +244,7 @@ def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
 def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
     """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
     counts: Counter[Spec] = Counter()
-    for part in parts:
+    for part in (part for part in parts if not part.group.is_beside):
         counts[part.spec] += part.group.n_keeping
     least, most = min(counts.values()), max(counts.values())
     return most if most < least * PADDED_BELOW else least

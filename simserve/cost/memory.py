@@ -162,8 +162,9 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
         routed = model.experts.top_k * (max(rows * shard.expert_columns, model.hidden_size) + shard.expert_columns)
         widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
     if mla is not None:
-        widths.append(shard.n_heads * (2 * mla.qk_head_dim + 2 * mla.v_head_dim))  # queries, keys, values, outputs
-    in_layers = n_tokens * (2 * model.hidden_size + max(widths)) * ACTIVATION_BYTES
+        n_kinds = 1 if shard.expansion is None else 2  # queries and outputs; where expanded, keys and values
+        widths.append(n_kinds * shard.n_heads * (mla.qk_head_dim + mla.v_head_dim))
+    in_layers = n_tokens * ((1 + model.n_streams) * model.hidden_size + max(widths)) * ACTIVATION_BYTES
     return max(in_layers, n_tokens * model.hidden_size * ACTIVATION_BYTES + logits_bytes)
 
 

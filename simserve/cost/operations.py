@@ -1,6 +1,6 @@
 """The operations of a step: what layers do alike, and how many layers do it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.matrices import n_weights
 from simserve.cost.roofline import elementwise_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
+from simserve.cost.weights import matrices_of
 
 ELEMENTWISE_KERNELS = 3
 """Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
@@ -90,7 +91,8 @@ class ReplicaLinks:
         collects the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
         if self.pipeline == 1:
             return 0.0
-        tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
+        tensor, n_vectors = self.shard.tensor, max(2, self.shard.model.n_streams)
+        n_bytes = n_vectors * self.shard.hidden_bytes(n_tokens)
         n_gpus = self.pipeline * tensor * self.shard.data * self.shard.prefill_context
         n_far = min(-(-n_gpus // self.gpu.gpus_per_node), self.pipeline) - 1
         near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
@@ -126,6 +128,7 @@ class RankOperations:
                 for each, n_layers in by_heads
             ),
             Operation(model.n_state_layers, self._state_s, around + state),
+            *self._of_entries(),
             *self._of_inputs(),
             Operation(-model.n_bare_layers, self._reduce_s),
             Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),
@@ -135,6 +138,12 @@ class RankOperations:
             Operation(model.n_moe_layers if shard.data == 1 else 0, self._experts_s, experts),
         ]
         return [Operation(n_plain, self._plain_s, around), *(row for row in rows if row.n_layers)]
+
+    def _of_entries(self) -> Iterator[Operation]:
+        """Yield the projections to entries beside windows; their sums are another kernel."""
+        for group in (group for group in self.shard.model.groups if group.is_beside):
+            made = matrices_of(self.shard, group)
+            yield Operation(group.n_layers, partial(self._products_s, matrices=made), self._n_products(made) + 1)
 
     def _of_inputs(self) -> list[Operation]:
         """Return what layers add of their own embeddings."""

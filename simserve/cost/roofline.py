@@ -39,7 +39,8 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
     """Return norms and residuals, rotary embedding, activation and KV write of an average layer: mostly memory traffic.
     The activation of routed experts belongs to their kernel.
 
-    Each of two norms reads input and residual and writes both; rotation reads and writes queries and keys (with latent
+    Each of two norms reads input and residual and writes both; several residual streams are read, and after a part read
+    and written; rotation reads and writes queries and keys (with latent
     attention a part of each); the activation reads gate and up and writes one; keys and values are written once.
     """
     model, mla = shard.model, shard.model.mla
@@ -49,9 +50,8 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
     one_head, n_heads = (
         (mla.qk_rope_head_dim, shard.n_heads + 1) if mla else (model.head_dim, shard.n_heads + shard.n_kv_heads)
     )
-    values = (
-        2 * 4 * model.hidden_size + 2 * n_heads * one_head + (3 if model.gated_mlp else 2) * activated // model.n_layers
-    )
+    moved = 2 * (4 if model.n_streams == 1 else 3 * model.n_streams + 2) * model.hidden_size
+    values = moved + 2 * n_heads * one_head + (3 if model.gated_mlp else 2) * activated // model.n_layers
     n_bytes = values * ACTIVATION_BYTES + shard.layer_kv_bytes_per_token
     return Work(n_tokens * values, n_tokens * n_bytes)
 
@@ -163,7 +163,7 @@ class Roofline:
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Return attention in 16 bits, whatever the weights and the cache are stored in."""
-        if shard.model.indexer is not None and shard.expansion is not None:
+        if shard.model.indexer is not None:
             return self._sparse(shard, shard.model.indexer, shard.expansion)
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
         one_query, one_pair, one_key = (prefill_work(shard, *one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
@@ -195,10 +195,11 @@ class Roofline:
         """Return nothing: what a token moves does not depend on its prompt."""
         return None
 
-    def _sparse(self, shard: Shard, index: Indexer, expansion: tuple[int, int]) -> SparsePrefill:
+    def _sparse(self, shard: Shard, index: Indexer, expansion: tuple[int, int] | None) -> SparsePrefill:
         read_s, score_s = self._scores_s(index)
         pair_s = decode_work(shard, 0, 1).flop / (self._gpu.peak_flop_per_s(HEAD_DTYPE) * self._compute_frac)
-        query_s = float(self.matmul_s(shard.dense_dtype, MANY_KEYS, expansion[1], expansion[0])) / MANY_KEYS
+        n_in, n_out = expansion or (0, 0)
+        query_s = float(self.matmul_s(shard.dense_dtype, MANY_KEYS, n_out, n_in)) / MANY_KEYS if expansion else 0.0
         return SparsePrefill(2 * self._launch_s, index.top_k, pair_s, score_s, read_s, query_s)
 
     def _scores_s(self, index: Indexer) -> tuple[float, float]:
@@ -213,20 +214,25 @@ class Roofline:
 def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
     (replicated KV heads, padding) and attention within windows do not count."""
-    whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
-    per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
-    if (index := whole.model.indexer) is not None:
-        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
-        read_bytes = index.bytes_per_token
+    whole, n_gpus = shard.whole, shard.tensor * shard.prefill_context
+    per_token, per_pair, read_bytes = 0, 0.0, 0.0
+    for n_layers, ratio, index in shard.model.contexts:
+        if index is None:
+            per_pair += n_layers * prefill_work(whole, 0, 1, 0).flop / ratio
+            read_bytes += n_layers * whole.layer_kv_bytes_per_token / ratio
+        else:
+            per_token += n_layers * index.top_k * decode_work(whole, 0, 1).flop
+            per_pair += n_layers * index.flop_per_pair / ratio
+            read_bytes += n_layers * index.bytes_per_token / ratio
     n = parameters(whole, is_active=True)
     read_layers_bytes = n.projections * BYTES_PER_VALUE[whole.dense_dtype]
     read_layers_bytes += n.routed_experts * BYTES_PER_VALUE[whole.weight_dtype]
     return WorkFacts(
-        flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + n_layers * per_token,
-        flop_per_pair=n_layers * per_pair,
+        flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + per_token,
+        flop_per_pair=per_pair,
         flop_per_sampled=2 * whole.head_weights,
         weight_bytes_per_step=read_layers_bytes + (n.head + n.gates) * ACTIVATION_BYTES,
-        kv_bytes_per_token=n_layers * read_bytes,
+        kv_bytes_per_token=read_bytes,
         peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
         hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
     )

@@ -43,9 +43,8 @@ class ExpertLayer:
 class Shard:
     """The part of a model on one GPU of a tensor-parallel group.
 
-    KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
-    GPUs share the experts: those of this group, or with data parallelism those of all `data` groups. Each group holds
-    the rest of the model.
+    KV heads are replicated on more GPUs than KV heads, as is the cache of latent attention. `expert` GPUs share the
+    experts: those of this group, or of all `data` groups, each of which holds the rest of the model.
     """
 
     model: ModelSpec
@@ -66,7 +65,7 @@ class Shard:
 
     @property
     def whole(self) -> "Shard":
-        """The model on one GPU: each head, and each expert, once."""
+        """The model on one GPU: each head and expert once."""
         return replace(self, tensor=1, expert=1, data=1, decode_context=1, prefill_context=1)
 
     def of(self, group: LayerGroup) -> "Shard":
@@ -82,7 +81,7 @@ class Shard:
     def by_heads(self) -> list[tuple["Shard", int]]:
         """The model with each of the heads of its layers, with keys or without, and how many layers attend so."""
         counts = Counter[Shard]()
-        for group in (group for group in self.model.groups if group.attends):
+        for group in (group for group in self.model.groups if group.attends and not group.is_beside):
             own = self.of(group)
             counts[own] += group.n_keeping
             counts[own.sharing] += group.n_sharing
@@ -116,7 +115,8 @@ class Shard:
     @property
     def dense_dtype(self) -> str:
         """Dtype of attention, MLP and shared experts."""
-        return HEAD_DTYPE if self.model.only_experts_quantized else self.weight_dtype
+        in_checkpoint = self.model.dense_dtype if self.weight_dtype == self.model.weight_dtype else None
+        return HEAD_DTYPE if self.model.only_experts_quantized else in_checkpoint or self.weight_dtype
 
     @cached_property
     def projections(self) -> Matrices:
@@ -125,8 +125,7 @@ class Shard:
 
     @property
     def expansion(self) -> tuple[int, int] | None:
-        """kv_b, from latent vectors to keys and values. Prefill applies it to all attended keys; decode, transposed, to
-        the queries and outputs of its tokens (DeepSeek-V2, section 2.1.2)."""
+        """kv_b: makes all keys and values in prefill; in decode of queries and outputs (DeepSeek-V2, section 2.1.2)."""
         return self.attention_matrices.get("kv_b")
 
     @cached_property
@@ -158,14 +157,13 @@ class Shard:
 
     @cached_property
     def latent_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of the projections to and from the width of routed experts, whole on every GPU; empty
-        where that is the hidden size."""
+        """(rows in, columns out) of those to and from the width of routed experts, on every GPU; empty where hidden."""
         hidden, width = self.model.hidden_size, self.model.experts and self.model.experts.latent_size
         return {"latent_in": (hidden, width), "latent_out": (width, hidden)} if width else {}
 
     @cached_property
     def input_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of what each layer adds of its own embeddings, whole on every GPU; empty without."""
+        """(rows in, columns out) of what each layer adds of its own embeddings, on every GPU; empty without."""
         own = self.model.layer_inputs
         return {} if own is None else own.matrices(self.model.hidden_size)
 
@@ -221,15 +219,18 @@ class Shard:
     @property
     def attended_bytes(self) -> float:
         """Bytes that attention reads of a token: 2 vectors per head for K and V, or one latent vector for both."""
-        mla = self.model.mla
-        values = mla.cached_size if mla else self.n_kv_heads * (self.key_size + self.value_size)
-        return values * BYTES_PER_VALUE[self.kv_dtype]
+        value_bytes, width = BYTES_PER_VALUE[self.kv_dtype], self.n_kv_heads * (self.key_size + self.value_size)
+        return self.model.mla.cached_bytes(value_bytes) if self.model.mla else width * value_bytes
 
     @property
     def kv_bytes_per_token(self) -> float:
         """Bytes of one token's keys and values in all layers that attend, whatever they keep of older tokens."""
-        attending = (group for group in self.model.groups if group.attends)
-        return sum(group.n_keeping * self.of(group).layer_kv_bytes_per_token for group in attending)
+        return sum(group.n_keeping * self.token_bytes(group) for group in self.model.groups if group.attends)
+
+    def token_bytes(self, group: LayerGroup) -> float:
+        """Return the bytes of one token in one layer of a group that attends: a part of an entry, if it has these."""
+        index_bytes = 0.0 if group.indexer is None else group.indexer.bytes_per_token / self.decode_context
+        return (self.of(group).layer_kv_bytes_per_token + index_bytes) / group.ratio
 
     @property
     def state_bytes(self) -> float:
@@ -237,7 +238,7 @@ class Shard:
         return 0 if self.state is None else self.state.state_bytes
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
-        """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""
+        """Return the bytes of hidden states, the unit of all-reduces and expert inputs."""
         return n_tokens * self.model.hidden_size * ACTIVATION_BYTES
 
     @property

@@ -221,10 +221,12 @@ class SpeculativeCost:
 
 
 def one_layer(model: ModelSpec) -> ModelSpec:
-    """Return a model of one layer, which attends all tokens, under the shared LM head."""
+    """Return a model of one layer, which attends all tokens, or a window where others attend entries beside one, under
+    the shared LM head."""
     experts = model.experts and replace(model.experts, n_dense_layers=0, dense_at=())
-    groups = (LayerGroup("latent" if model.mla else "full", 1),)
-    return replace(model, n_layers=1, n_bare_layers=0, groups=groups, experts=experts, tie_word_embeddings=True)
+    whole = LayerGroup("latent" if model.mla else "full", 1)
+    group = replace(model.groups[0], n_layers=1) if any(group.is_beside for group in model.groups) else whole
+    return replace(model, n_layers=1, n_bare_layers=0, groups=(group,), experts=experts, tie_word_embeddings=True)
 
 
 def without_host(engine: EngineSpec) -> EngineSpec:

@@ -11,7 +11,7 @@ from simserve.catalog.specs import GpuSpec
 from simserve.cost.comm import NodeLink
 from simserve.cost.context import ContextExchange
 from simserve.cost.exchange import ExchangeKernels, exchange_of
-from simserve.cost.kernels import Kernels
+from simserve.cost.kernels import Kernels, entry_lines, entry_prefills
 from simserve.cost.operations import RankOperations, ReplicaLinks, padded, total_s
 from simserve.cost.roofline import Roofline, work_of
 from simserve.cost.shard import Shard
@@ -50,7 +50,7 @@ class StepCost:
         self.node_link = node_link or NodeLink(gpu.nic_bytes_per_s)
         self.kernels = kernels or Roofline(gpu, engine)
         self.exchange = exchange_of(shard, gpu, self.node_link, exchange)
-        """The exchange of tokens where experts are spread over several nodes; else None."""
+        """That of tokens where experts are spread over several nodes; else None."""
         self._links = ReplicaLinks(shard, gpu, self.node_link, self.kernels, pipeline)
         operations = RankOperations(shard, self.kernels, engine, self._links, self.exchange)
         self._of_tokens, self._head_s = operations.of_tokens(), operations.head_s
@@ -72,13 +72,11 @@ class StepCost:
         self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
         self.context, self._n_groups = ContextExchange(self._links), shard.prefill_context
         self._prefill_s = self.context.divided(self.kernels.prefill_attention(shard)).seconds
-        self._windows = [*self._of_windows()]
+        self._windows, self._entry_prefills = [*self._of_windows()], entry_prefills(shard, self.kernels)
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
-        self._tokens_ps: list[int] = []
-        self._sampled_ps: list[int] = []
-        self._group_ps: list[int] = []
-        self._exchange_ps: list[int] = []
+        self._tokens_ps, self._sampled_ps = list[int](), list[int]()
+        self._group_ps, self._exchange_ps = list[int](), list[int]()
         self._lines: list[tuple[int, int]] = []
         self._window_slopes: list[tuple[int, ...]] = []
 
@@ -126,7 +124,7 @@ class StepCost:
         return self._exchange_ps[n_busiest]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        """Return the attention of all prompt chunks of the step in layers without a window, and their states."""
+        """Return the attention of all prompt chunks of the step outside of windows, and their states."""
         if n_context_tokens != n_tokens:
             return self._chunks_ps(n_tokens, n_pairs, n_context_tokens)
         prompt = self._prompts_ps.get(n_pairs)  # fast: most steps with prompts compute one, as a whole
@@ -139,10 +137,11 @@ class StepCost:
 
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         states, work = self._prompt_states, (float(n_tokens), float(n_pairs), float(n_context_tokens))
-        if not n_tokens or not (self._n_whole or states):
+        if not n_tokens or not (self._n_whole or states or self._entry_prefills):
             return 0
-        states_s = self.shard.model.n_state_layers * states.seconds(*work) if states else 0.0
-        return to_ps(self._n_whole * self._prefill_s(*work) + states_s)
+        other_s = self.shard.model.n_state_layers * states.seconds(*work) if states else 0.0
+        other_s += sum(float(entries.seconds(*work)) for entries in self._entry_prefills)
+        return to_ps(self._n_whole * self._prefill_s(*work) + other_s)
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
@@ -190,9 +189,10 @@ class StepCost:
         if model.n_state_layers:
             states_s = self.kernels.states_s(self.shard, counts)
             intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
-        of_groups = [
-            each.n_layers * slopes_s[self.shard.of(each)] if each.attends else nothing for each in model.groups
-        ]
+        plain = (group for group in model.groups if not group.is_beside)
+        of_groups = [each.n_layers * slopes_s[self.shard.of(each)] if each.attends else nothing for each in plain]
+        for chosen_s, slope_s in entry_lines(self.shard, self.kernels, counts):
+            intercepts_s, of_groups = intercepts_s + chosen_s, [*of_groups, slope_s]
         return array_to_ps(intercepts_s), [array_to_ps(each) for each in of_groups]
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from math import prod
 
 from simserve.catalog.layers import LayerGroup
+from simserve.catalog.shared_vector import SharedVector
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
+from simserve.catalog.states import Matrices
 from simserve.cost.matrices import n_weights, own_matrices
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
@@ -19,17 +21,13 @@ class Stage:
 
     n_dense_layers: int
     n_moe_layers: int
+    n_layers: int
     n_in_groups: tuple[int, ...]
     """Layers of each group of the model."""
     is_first: bool = True
     """Whether it has the embeddings."""
     is_last: bool = True
     """Whether it has the LM head, and samples."""
-
-    @property
-    def n_layers(self) -> int:
-        """Layers of all groups."""
-        return sum(self.n_in_groups)
 
 
 def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
@@ -44,7 +42,7 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
         before, after = _up_to(model, begin), _up_to(model, end)
         n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
         n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
-        yield Stage(n_dense, n_moe, n_in_groups, is_first=index == 0, is_last=is_last)
+        yield Stage(n_dense, n_moe, end - begin, n_in_groups, is_first=index == 0, is_last=is_last)
         begin = end
 
 
@@ -64,10 +62,13 @@ def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
 
 
 def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
-    """Return how many of the first layers are in each group, all groups together n_layers."""
+    """Return how many of the first layers are in each group, all groups together n_layers but for those beside."""
     counts: list[int] = []
     n_grouped = 0
     for group in model.groups:
+        if group.is_beside:
+            counts.append(n_layers * group.n_layers // model.n_layers)
+            continue
         n_grouped += group.n_layers
         counts.append(n_layers * n_grouped // model.n_layers - sum(counts))
     return counts
@@ -117,15 +118,30 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
         routed_experts=n_moe and n_moe * n_routed * shard.expert_weights,
         shared_experts=n_moe * shared,
         gates=n_moe and n_moe * prod(shard.router),
-        norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size,
+        norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size + _n_mixing(model, stage),
         head=shard.head_weights * stage.is_last,
     )
 
 
+def matrices_of(shard: Shard, group: LayerGroup) -> Matrices:
+    """Return (rows in, columns out) of a layer of a group: of attention, or of entries beside it."""
+    match shard.model.mla:
+        case SharedVector() as vector if group.is_beside:
+            return vector.entry_matrices(shard.model.hidden_size, group)
+    return shard.of(group).attention_matrices
+
+
 def _attention_weights(shard: Shard, group: LayerGroup, n_layers: int) -> int:
-    own, n_own = shard.of(group), group.n_of(n_layers)
-    kept, shared = (n_weights(each.attention_matrices) for each in (own, own.sharing))
+    n_own = group.n_of(n_layers)
+    kept, shared = (n_weights(matrices_of(each, group)) for each in (shard, shard.sharing))
     return n_own * kept + (n_layers - n_own) * shared
+
+
+def _n_mixing(model: ModelSpec, stage: Stage) -> int:
+    """Count the weights that mix residual streams, before and after attention and MLP of each layer, and last."""
+    n = model.n_streams
+    n_rows = 2 * stage.n_layers * (2 + n) * n + stage.is_last * n
+    return n_rows * n * model.hidden_size if n > 1 else 0
 
 
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:

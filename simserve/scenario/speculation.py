@@ -170,14 +170,15 @@ class SpeculationSetup:
         model, n_queries, draft = target.shard.model, self.n_proposed + 1, self.draft_cost(target)
         in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
-        one_key_flop = model.indexer.flop_per_pair if model.indexer else decode_work(target.shard, 0, 1).flop
+        key_flop = decode_work(target.shard, 0, 1).flop
+        key_flops = (n * (index.flop_per_pair if index else key_flop) / ratio for n, ratio, index in model.contexts)
         windows = [group for group in model.groups if group.window is not None]
         flops = [n_queries * group.n_layers * decode_work(target.shard.of(group), 0, 1).flop for group in windows]
         return SpeculativeCost(
             target,
             self._drafting(target, draft),
             self.n_proposed,
-            key_floor_ps=to_ps(model.n_whole_layers * (n_queries * one_key_flop) / flop_per_s),
+            key_floor_ps=to_ps(n_queries * sum(key_flops) / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
             launch_ps=self.n_proposed * draft.eager_ps if draft else 0,
@@ -239,9 +240,8 @@ def speculation_setup(
 
 def _query_ps(target: StepCost) -> int:
     """Return one more query, among many, in all layers: its exchange, and its attention where it chooses its keys."""
-    model, step_s = target.shard.model, target.context.step_s
-    _, slope_s = target.kernels.decode_attention(target.shard, 256)
-    n_keys = 0 if model.indexer is None else model.n_whole_layers * model.indexer.top_k
+    step_s, (_, slope_s) = target.context.step_s, target.kernels.decode_attention(target.shard, 256)
+    n_keys = sum(n_layers * index.top_k for n_layers, _, index in target.shard.model.contexts if index is not None)
     return to_ps(n_keys * float(slope_s) / target.shard.decode_context + (step_s(0, 512) - step_s(0, 256)) / 256)
 
 

@@ -105,6 +105,8 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "LongCat-Flash-Chat": (560.5, 2 * 28 * LATENT, 0),
     "Step-3": (316.3, 61 * 1 * 2 * 2 * 256, 0),
     "Hunyuan-Large": (388.7, 32 * 8 * 2 * 2 * 80, 0),
+    "DeepSeek-V4-Flash": (284.3, 43 * 2 * 512 + 21 * (2 * 512 + 132) // 4 + 20 * 2 * 512 // 128, 0),
+    "DeepSeek-V4-Pro": (1573, 61 * 2 * 512 + 30 * (2 * 512 + 132) // 4 + 31 * 2 * 512 // 128, 0),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 
