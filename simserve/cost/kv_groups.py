@@ -101,8 +101,8 @@ class KvLayout:
     @property
     def block_bytes(self) -> float:
         """Bytes of a block."""
-        beside = (part for part in self.parts if part.group.is_beside)
-        entry_bytes = sum(part.bytes_per_token * part.blocks.id_tokens for part in beside)
+        compressed = (part for part in self.parts if part.group.has_entries)
+        entry_bytes = sum(part.bytes_per_token * part.blocks.id_tokens for part in compressed)
         return max(self.n_layers * self.layer_bytes, entry_bytes) + self.draft_bytes
 
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
@@ -113,7 +113,7 @@ class KvLayout:
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
         counts, entry_bytes = (*n_in_groups, *(part.group.n_keeping for part in drafts)), 0.0
         for n, part in zip(counts, self.parts, strict=False):
-            if part.group.is_beside:
+            if part.group.has_entries:
                 entry_bytes += n * part.spec.layer_bytes * part.blocks.id_tokens
                 continue
             on_stage[part.spec] += n
@@ -164,7 +164,7 @@ def kv_layout(
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
             ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
-            tokens = entry_tokens if group.is_beside else block_size * (1 if rest else max(1, int(ratio)))
+            tokens = entry_tokens if group.has_entries else block_size * (1 if rest else max(1, int(ratio)))
             parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
@@ -192,12 +192,14 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
 def _with_entries(shards: Sequence[Shard], token_bytes: float, block_size: int) -> tuple[float, int, int]:
     """Return the tokens of a block, more where one of entries has room for them, and those of that; 0 for none."""
     groups = [(each, group) for each in shards for group in each.model.groups if group.attends]
-    entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.is_beside)
-    other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.is_beside)
-    tokens = lcm(ENTRY_BLOCK, block_size, *(group.ratio for _, group in groups)) if entry_bytes else 0
+    entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.has_entries)
+    other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.has_entries)
+    if not entry_bytes:
+        return token_bytes, block_size, 0
+    tokens = lcm(ENTRY_BLOCK, block_size, *(group.ratio for _, group in groups))
     while tokens % (2 * block_size) == 0 and 2 * block_size * other_bytes <= tokens * entry_bytes:
         block_size *= 2
-    while 2 * tokens * entry_bytes <= block_size * other_bytes and tokens:
+    while 2 * tokens * entry_bytes <= block_size * other_bytes:
         tokens *= 2
     return token_bytes, block_size, tokens
 
@@ -206,8 +208,8 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
     """Return the blocks of a request in all groups, where layers alike share blocks of n_layers."""
     groups: list[KvGroup] = []
     n_states, n_placed = 0, Counter[Spec]()
-    beside = next((part.blocks.groups for part in parts if part.group.is_beside), ())
-    for part in (part for part in parts if not part.group.is_beside):
+    compressed = next((part.blocks.groups for part in parts if part.group.has_entries), ())
+    for part in (part for part in parts if not part.group.has_entries):
         n_before = -(-n_placed[part.spec] // n_layers)
         n_placed[part.spec] += part.group.n_keeping
         n_parts = -(-n_placed[part.spec] // n_layers) - n_before
@@ -216,7 +218,7 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
         if part.is_draft and not n_parts * group.n_parts and group.layers.window is None:
             continue  # its layers are states, or lie in the target's blocks
         groups.append(replace(group, n_parts=n_parts * group.n_parts))
-    return replace(parts[0].blocks, groups=(*groups, *beside), n_states=n_states)
+    return replace(parts[0].blocks, groups=(*groups, *compressed), n_states=n_states)
 
 
 def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
@@ -242,7 +244,7 @@ def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
 def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
     """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
     counts: Counter[Spec] = Counter()
-    for part in (part for part in parts if not part.group.is_beside):
+    for part in (part for part in parts if not part.group.has_entries):
         counts[part.spec] += part.group.n_keeping
     least, most = min(counts.values()), max(counts.values())
     return most if most < least * PADDED_BELOW else least

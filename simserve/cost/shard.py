@@ -72,8 +72,8 @@ class Shard:
     def by_heads(self) -> list[tuple["Shard", int]]:
         """The model with each of the heads of its layers, and how many layers that attend have them."""
         counts = dict[Heads | None, int]()
-        for group in self.model.groups:
-            counts[group.heads] = counts.get(group.heads, 0) + group.n_layers * (group.attends and not group.is_beside)
+        for group in (group for group in self.model.groups if not group.has_entries):
+            counts[group.heads] = counts.get(group.heads, 0) + group.n_layers * group.attends
         firsts = {group.heads: group for group in reversed(self.model.groups)}
         return [(self.of(firsts[heads]), n) for heads, n in counts.items() if n]
 

@@ -19,8 +19,8 @@ SIZES = "conv_size, head_dim, n_groups, n_heads, state_dim"
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"layers": [{"by": "period", "value": 2, "kind": "spiral"}]},
-        "layers.0.kind: must be one of full, windowed, chunked, state or state+full or one of dense or "
-        "experts, got 'spiral'",
+        "layers.0.kind: must be one of full, windowed, chunked, compressed, sparse, state or state+full or one of "
+        "dense or experts, got 'spiral'",
     ),
     (
         {"state": {**STATE, "mixer": "rwkv"}},
@@ -28,7 +28,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"layers": [{"by": "period", "value": 2, "kind": "experts"}]},
-        "layers: must have kinds of full, windowed, chunked, state, state+full, got experts",
+        "layers: must have kinds of full, windowed, chunked, compressed, sparse, state, state+full, got experts",
     ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
     (

@@ -113,8 +113,8 @@ def test_decode_reads_the_best_entries_and_scores_or_attends_the_others(flash: M
     assert of_window * 1e-12 == pytest.approx(43 * entry_s, rel=1e-2)
     intercept, slope = cost.decode_line(8)
     assert slope * 1e-12 == pytest.approx(21 * score_s / 4 + 20 * entry_s / 128, rel=1e-2)
-    beside = tuple(group for group in flash.groups if not group.is_beside)
-    alone, _ = StepCost(Shard(replace(flash, groups=beside)), H100, IDEAL).decode_line(8)
+    windows = tuple(group for group in flash.groups if not group.has_entries)
+    alone, _ = StepCost(Shard(replace(flash, groups=windows)), H100, IDEAL).decode_line(8)
     assert (intercept - alone) * 1e-12 == pytest.approx(8 * 21 * 512 * entry_s, rel=1e-3)
 
 
@@ -152,7 +152,7 @@ def test_a_model_alone_prints_its_groups(tmp_path: Path) -> None:
     assert groups[1].longest_bytes == 8192 * 21 * (ENTRY + 132) / 4
 
 
-REFUSED = {
+REFUSED: dict[str, dict[str, Any]] = {
     "o_groups must divide num_attention_heads 64, got 7": {"o_groups": 7},
     "index_topk is missing": {"index_topk": None},
     "sliding_window is 0": {"sliding_window": 0},
