@@ -21,7 +21,7 @@ BLOCK_STEP = 16
 """Block sizes are multiples of this many tokens (vLLM, hybrid models: rounded up for the attention kernels)."""
 
 ENTRY_BLOCK = 256
-"""Blocks of entries for several tokens hold those of a multiple of this many (vLLM, DeepSeek-V4)."""
+"""Blocks of entries hold those of a multiple of so many tokens (vLLM, DeepSeek-V4)."""
 
 STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
@@ -101,8 +101,7 @@ class KvLayout:
     @property
     def block_bytes(self) -> float:
         """Bytes of a block."""
-        compressed = (part for part in self.parts if part.group.has_entries)
-        entry_bytes = sum(part.bytes_per_token * part.blocks.id_tokens for part in compressed)
+        entry_bytes = sum(each.bytes_per_token * each.blocks.id_tokens for each in self.parts if each.group.has_entries)
         return max(self.n_layers * self.layer_bytes, entry_bytes) + self.draft_bytes
 
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
@@ -145,8 +144,7 @@ def kv_layout(
     where that is not a whole number (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
     """
     if draft is not None and _keep_alike((shard, draft), max_model_len):
-        alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
-        return _with_alike(alone, draft)
+        return _with_alike(kv_layout(shard, block_size, most_chunk, max_model_len, n_states), draft)
     shards = (shard,) if draft is None else (shard, draft)
     token_bytes, block_size, entry_tokens = _with_entries(shards, *_largest(shards, block_size))
 
@@ -164,8 +162,9 @@ def kv_layout(
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
             ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
-            tokens = entry_tokens if group.has_entries else block_size * (1 if rest else max(1, int(ratio)))
-            parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
+            tokens = block_size * (1 if rest or entry_tokens % (block_size * int(ratio)) else int(ratio))
+            blocks = blocks_of(group, entry_tokens if group.has_entries else tokens)
+            parts.append(GroupMemory(group, Spec.of(each, group), blocks, each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:

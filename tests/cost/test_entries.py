@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simserve import Scenario, simulate
+from simserve.catalog import load_model
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
 from simserve.cost.kernels import n_copies
 from simserve.cost.kv_groups import kv_layout
@@ -142,6 +143,14 @@ def test_a_layer_that_predicts_further_tokens_has_a_window_alone(flash: ModelSpe
     layout = kv_layout(Shard(flash), 16, 8, draft=Shard(draft))
     assert layout.n_layers == 44
     assert {group.tokens: group.n_parts for group in layout.blocks.groups if group.n_parts} == {32: 1, 256: 1}
+
+
+@pytest.mark.parametrize("draft", ["llama-3.2-1b", "phi-4", "gpt-oss-20b"])
+def test_blocks_of_another_draft_divide_those_of_entries(flash: ModelSpec, draft: str) -> None:
+    layout = kv_layout(Shard(flash), 16, 8, draft=Shard(load_model(draft)))
+    *others, entries = sorted(group.tokens for group in layout.blocks.groups)
+    assert entries % 256 == 0
+    assert not any(entries % tokens for tokens in others)
 
 
 def test_a_model_alone_prints_its_groups(tmp_path: Path) -> None:
