@@ -352,10 +352,21 @@ def small_v4(window: int, ratios: tuple[int, ...]) -> Shard:
     """A model as DeepSeek-V4, but small: windows of 4 layers, and beside those of one layer each entries."""
     heads, index = Heads(4, 1, 8), Indexer(2, 4, top_k=3)
     beside = [LayerGroup("compressed", 1, ratio=ratio, indexer=None if ratio > 4 else index) for ratio in ratios]
-    vector = SharedVector(8, 6, 2, 8, 4, group_heads=2, o_lora_rank=4)
-    sizes = {"hidden_size": 16, "n_heads": 4, "n_kv_heads": 1, "head_dim": 8, "intermediate_size": 32, "vocab_size": 64}
     groups = (LayerGroup("windowed", 4, window, heads), *beside)
-    return Shard(ModelSpec("small", 4, **sizes, max_position_embeddings=4096, groups=groups, mla=vector))
+    model = ModelSpec(
+        name="small",
+        n_layers=4,
+        hidden_size=16,
+        n_heads=4,
+        n_kv_heads=1,
+        head_dim=8,
+        intermediate_size=32,
+        vocab_size=64,
+        max_position_embeddings=4096,
+        groups=groups,
+        mla=SharedVector(8, 6, 2, 8, 4, group_heads=2, o_lora_rank=4),
+    )
+    return Shard(model)
 
 
 @cache

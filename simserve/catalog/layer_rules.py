@@ -47,24 +47,26 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
     alike = {"shared": "full", **dict.fromkeys(RATIOS, "windowed")}
     mixers: list[Any] = [alike.get(mixer, mixer) for mixer, _ in layers]
-    counts, n_beside = Counter(mixers), Counter(mixer for mixer, _ in layers if mixer in RATIOS)
+    counts, n_compressed = Counter(mixers), Counter(mixer for mixer, _ in layers if mixer in RATIOS)
     n_sharing = config.get("num_kv_shared_layers") or 0
     if n_sharing >= len(layers):
         raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
     n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
-    n_kept["windowed"] += n_beside.total()
+    n_kept["windowed"] += n_compressed.total()
     heads = {"windowed": read_part(config, config.family.windows, Heads)}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     groups = (
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
         for mixer, n in counts.items()
     )
-    config.check_needed(["o_lora_rank"] * bool(n_beside), "only attention to one vector for all heads has such layers")
-    beside = (
-        LayerGroup("compressed", n, ratio=RATIOS[mixer], indexer=read_indexer(config) if mixer == "sparse" else None)
-        for mixer, n in sorted(n_beside.items(), reverse=True)
+    config.check_needed(
+        ["o_lora_rank"] * bool(n_compressed), "only attention to one vector for all heads has such layers"
     )
-    return (*groups, *beside)
+    compressed = (
+        LayerGroup("compressed", n, ratio=RATIOS[mixer], indexer=read_indexer(config) if mixer == "sparse" else None)
+        for mixer, n in sorted(n_compressed.items(), reverse=True)
+    )
+    return (*groups, *compressed)
 
 
 def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:

@@ -65,7 +65,7 @@ class LayerGroup:
     """What chooses among entries; None: all are attended."""
 
     @property
-    def is_beside(self) -> bool:
+    def has_entries(self) -> bool:
         """Whether another group counts these layers, too."""
         return self.kind == "compressed"
 

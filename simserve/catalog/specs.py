@@ -118,7 +118,7 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if not self.groups:
             object.__setattr__(self, "groups", (LayerGroup("latent" if self.mla else "full", self.n_layers),))
-        n_grouped = sum(group.n_layers for group in self.groups if not group.is_beside)
+        n_grouped = sum(group.n_layers for group in self.groups if not group.has_entries)
         if n_grouped != self.n_layers:
             raise CatalogError(f"groups must have the {self.n_layers} layers of {self.name}, got {n_grouped}")
 
@@ -130,7 +130,7 @@ class ModelSpec:
     @property
     def n_attention_layers(self) -> int:
         """Layers that attend cached tokens."""
-        return sum(group.n_layers for group in self.groups if group.attends and not group.is_beside)
+        return sum(group.n_layers for group in self.groups if group.attends and not group.has_entries)
 
     @property
     def n_whole_layers(self) -> int:

@@ -175,7 +175,7 @@ def entry_lines(shard: Shard, kernels: Kernels, n: Any) -> Iterator[tuple[Any, A
 
 def _by_group(shard: Shard) -> Iterator[tuple[LayerGroup, Shard]]:
     """Yield each group with entries, and the model with its indexer in all layers."""
-    for group in (group for group in shard.model.groups if group.is_beside):
+    for group in (group for group in shard.model.groups if group.has_entries):
         yield group, replace(shard, model=replace(shard.model, indexer=group.indexer))
 
 

@@ -21,7 +21,7 @@ BLOCK_STEP = 16
 """Block sizes are multiples of this many tokens (vLLM, hybrid models: rounded up for the attention kernels)."""
 
 ENTRY_BLOCK = 256
-"""Blocks of entries for several tokens hold those of a multiple of this many (vLLM, DeepSeek-V4)."""
+"""Blocks of entries hold those of a multiple of so many tokens (vLLM, DeepSeek-V4)."""
 
 STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
@@ -101,8 +101,7 @@ class KvLayout:
     @property
     def block_bytes(self) -> float:
         """Bytes of a block."""
-        beside = (part for part in self.parts if part.group.is_beside)
-        entry_bytes = sum(part.bytes_per_token * part.blocks.id_tokens for part in beside)
+        entry_bytes = sum(each.bytes_per_token * each.blocks.id_tokens for each in self.parts if each.group.has_entries)
         return max(self.n_layers * self.layer_bytes, entry_bytes) + self.draft_bytes
 
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
@@ -113,7 +112,7 @@ class KvLayout:
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
         counts, entry_bytes = (*n_in_groups, *(part.group.n_keeping for part in drafts)), 0.0
         for n, part in zip(counts, self.parts, strict=False):
-            if part.group.is_beside:
+            if part.group.has_entries:
                 entry_bytes += n * part.spec.layer_bytes * part.blocks.id_tokens
                 continue
             on_stage[part.spec] += n
@@ -145,8 +144,7 @@ def kv_layout(
     where that is not a whole number (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
     """
     if draft is not None and _keep_alike((shard, draft), max_model_len):
-        alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
-        return _with_alike(alone, draft)
+        return _with_alike(kv_layout(shard, block_size, most_chunk, max_model_len, n_states), draft)
     shards = (shard,) if draft is None else (shard, draft)
     token_bytes, block_size, entry_tokens = _with_entries(shards, *_largest(shards, block_size))
 
@@ -164,8 +162,9 @@ def kv_layout(
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
             ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
-            tokens = entry_tokens if group.is_beside else block_size * (1 if rest else max(1, int(ratio)))
-            parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
+            tokens = block_size * (1 if rest or entry_tokens % (block_size * int(ratio)) else int(ratio))
+            blocks = blocks_of(group, entry_tokens if group.has_entries else tokens)
+            parts.append(GroupMemory(group, Spec.of(each, group), blocks, each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
@@ -192,8 +191,8 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
 def _with_entries(shards: Sequence[Shard], token_bytes: float, block_size: int) -> tuple[float, int, int]:
     """Return the tokens of a block, more where one of entries has room for them, and those of that; 0 for none."""
     groups = [(each, group) for each in shards for group in each.model.groups if group.attends]
-    entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.is_beside)
-    other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.is_beside)
+    entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.has_entries)
+    other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.has_entries)
     if not entry_bytes:
         return token_bytes, block_size, 0
     tokens = lcm(ENTRY_BLOCK, block_size, *(group.ratio for _, group in groups))
@@ -208,8 +207,8 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
     """Return the blocks of a request in all groups, where layers alike share blocks of n_layers."""
     groups: list[KvGroup] = []
     n_states, n_placed = 0, Counter[Spec]()
-    beside = next((part.blocks.groups for part in parts if part.group.is_beside), ())
-    for part in (part for part in parts if not part.group.is_beside):
+    compressed = next((part.blocks.groups for part in parts if part.group.has_entries), ())
+    for part in (part for part in parts if not part.group.has_entries):
         n_before = -(-n_placed[part.spec] // n_layers)
         n_placed[part.spec] += part.group.n_keeping
         n_parts = -(-n_placed[part.spec] // n_layers) - n_before
@@ -218,7 +217,7 @@ def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
         if part.is_draft and not n_parts * group.n_parts and group.layers.window is None:
             continue  # its layers are states, or lie in the target's blocks
         groups.append(replace(group, n_parts=n_parts * group.n_parts))
-    return replace(parts[0].blocks, groups=(*groups, *beside), n_states=n_states)
+    return replace(parts[0].blocks, groups=(*groups, *compressed), n_states=n_states)
 
 
 def _keep_alike(shards: tuple[Shard, Shard], max_model_len: int | None) -> bool:
@@ -244,7 +243,7 @@ def _with_alike(alone: KvLayout, draft: Shard) -> KvLayout:
 def _layers_per_block(parts: Sequence[GroupMemory]) -> int:
     """Return the layers of a block: the fewest of any kind, or the most where the numbers are close."""
     counts: Counter[Spec] = Counter()
-    for part in (part for part in parts if not part.group.is_beside):
+    for part in (part for part in parts if not part.group.has_entries):
         counts[part.spec] += part.group.n_keeping
     least, most = min(counts.values()), max(counts.values())
     return most if most < least * PADDED_BELOW else least

@@ -81,7 +81,7 @@ class Shard:
     def by_heads(self) -> list[tuple["Shard", int]]:
         """The model with each of the heads of its layers, with keys or without, and how many layers attend so."""
         counts = Counter[Shard]()
-        for group in (group for group in self.model.groups if group.attends and not group.is_beside):
+        for group in (group for group in self.model.groups if group.attends and not group.has_entries):
             own = self.of(group)
             counts[own] += group.n_keeping
             counts[own.sharing] += group.n_sharing

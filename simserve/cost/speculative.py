@@ -225,7 +225,7 @@ def one_layer(model: ModelSpec) -> ModelSpec:
     the shared LM head."""
     experts = model.experts and replace(model.experts, n_dense_layers=0, dense_at=())
     whole = LayerGroup("latent" if model.mla else "full", 1)
-    group = replace(model.groups[0], n_layers=1) if any(group.is_beside for group in model.groups) else whole
+    group = replace(model.groups[0], n_layers=1) if any(group.has_entries for group in model.groups) else whole
     return replace(model, n_layers=1, n_bare_layers=0, groups=(group,), experts=experts, tie_word_embeddings=True)
 
 

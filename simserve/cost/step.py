@@ -50,7 +50,7 @@ class StepCost:
         self.node_link = node_link or NodeLink(gpu.nic_bytes_per_s)
         self.kernels = kernels or Roofline(gpu, engine)
         self.exchange = exchange_of(shard, gpu, self.node_link, exchange)
-        """That of tokens where experts are spread over several nodes; else None."""
+        """The exchange of tokens where experts are spread over several nodes; else None."""
         self._links = ReplicaLinks(shard, gpu, self.node_link, self.kernels, pipeline)
         operations = RankOperations(shard, self.kernels, engine, self._links, self.exchange)
         self._of_tokens, self._head_s = operations.of_tokens(), operations.head_s
@@ -189,7 +189,7 @@ class StepCost:
         if model.n_state_layers:
             states_s = self.kernels.states_s(self.shard, counts)
             intercepts_s = intercepts_s + model.n_state_layers * states_s * (counts > 0)
-        plain = (group for group in model.groups if not group.is_beside)
+        plain = (group for group in model.groups if not group.has_entries)
         of_groups = [each.n_layers * slopes_s[self.shard.of(each)] if each.attends else nothing for each in plain]
         for chosen_s, slope_s in entry_lines(self.shard, self.kernels, counts):
             intercepts_s, of_groups = intercepts_s + chosen_s, [*of_groups, slope_s]

@@ -66,7 +66,7 @@ def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
     counts: list[int] = []
     n_grouped = 0
     for group in model.groups:
-        if group.is_beside:
+        if group.has_entries:
             counts.append(n_layers * group.n_layers // model.n_layers)
             continue
         n_grouped += group.n_layers
@@ -126,7 +126,7 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
 def matrices_of(shard: Shard, group: LayerGroup) -> Matrices:
     """Return (rows in, columns out) of a layer of a group: of attention, or of entries beside it."""
     match shard.model.mla:
-        case SharedVector() as vector if group.is_beside:
+        case SharedVector() as vector if group.has_entries:
             return vector.entry_matrices(shard.model.hidden_size, group)
     return shard.of(group).attention_matrices
 

@@ -92,7 +92,7 @@ def kv_groups(layout: KvLayout, n_tokens: int) -> Iterator[KvGroupAnswer]:
     """Yield what each kind of layer keeps of a request."""
     for part in layout.parts:
         group, sizes = part.group, (part.bytes_per_token, part.bytes_per_request, part.most_bytes(n_tokens))
-        kind = f"{group.kind} {group.ratio}" if group.is_beside else group.kind
+        kind = f"{group.kind} {group.ratio}" if group.has_entries else group.kind
         yield KvGroupAnswer(kind, group.n_layers, group.window, *sizes, part.is_draft)
 
 

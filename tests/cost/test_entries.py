@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from simserve import Scenario, simulate
+from simserve.catalog import load_model
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
 from simserve.cost.kernels import n_copies
 from simserve.cost.kv_groups import kv_layout
@@ -113,8 +114,8 @@ def test_decode_reads_the_best_entries_and_scores_or_attends_the_others(flash: M
     assert of_window * 1e-12 == pytest.approx(43 * entry_s, rel=1e-2)
     intercept, slope = cost.decode_line(8)
     assert slope * 1e-12 == pytest.approx(21 * score_s / 4 + 20 * entry_s / 128, rel=1e-2)
-    beside = tuple(group for group in flash.groups if not group.is_beside)
-    alone, _ = StepCost(Shard(replace(flash, groups=beside)), H100, IDEAL).decode_line(8)
+    windows = tuple(group for group in flash.groups if not group.has_entries)
+    alone, _ = StepCost(Shard(replace(flash, groups=windows)), H100, IDEAL).decode_line(8)
     assert (intercept - alone) * 1e-12 == pytest.approx(8 * 21 * 512 * entry_s, rel=1e-3)
 
 
@@ -142,6 +143,14 @@ def test_a_layer_that_predicts_further_tokens_has_a_window_alone(flash: ModelSpe
     layout = kv_layout(Shard(flash), 16, 8, draft=Shard(draft))
     assert layout.n_layers == 44
     assert {group.tokens: group.n_parts for group in layout.blocks.groups if group.n_parts} == {32: 1, 256: 1}
+
+
+@pytest.mark.parametrize("draft", ["llama-3.2-1b", "phi-4", "gpt-oss-20b"])
+def test_blocks_of_another_draft_divide_those_of_entries(flash: ModelSpec, draft: str) -> None:
+    layout = kv_layout(Shard(flash), 16, 8, draft=Shard(load_model(draft)))
+    *others, entries = sorted(group.tokens for group in layout.blocks.groups)
+    assert entries % 256 == 0
+    assert not any(entries % tokens for tokens in others)
 
 
 def test_a_model_alone_prints_its_groups(tmp_path: Path) -> None:
