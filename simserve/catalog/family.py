@@ -34,10 +34,10 @@ class Rule(Section):
 
     list: an entry for each layer. letters: a letter for each mixer or MLP. period: the layer at `offset` of so many.
     numbers: the layers of these numbers, of which the first is `first`. since: the layers from that number on; after:
-    those behind it; negative ones count from the end.
+    those behind it; negative ones count from the end. all: every layer, without a key.
     """
 
-    by: Literal["list", "letters", "period", "numbers", "since", "after"]
+    by: Literal["list", "letters", "period", "numbers", "since", "after", "all"]
     key: str = ""
     value: int | None = None
     """The value where the file has none."""
@@ -81,6 +81,8 @@ class StateRule(Section):
 class Traits(Section):
     """What files leave out."""
 
+    mlp: bool = True
+    """Layers have an MLP or experts."""
     gated_mlp: bool = True
     gated_attention: bool = False
     shared_expert: bool = False

@@ -33,7 +33,7 @@ def read_layers(config: Config) -> list[Layer]:
         if rule.by == "letters" and config.get(rule.key):
             return _lettered(config, rule)
     mixers, n_layers = _mixers(config), config.n_layers
-    mlps = _mlps(config) if n_experts_of(config) else ["dense"] * n_layers
+    mlps = _mlps(config) if n_experts_of(config) else ["dense" if config.family.has.mlp else None] * n_layers
     layers: list[Layer] = []
     for mixer, mlp in zip(mixers, mlps, strict=True):
         *before, last = mixer.split("+")
@@ -139,7 +139,7 @@ def _mlps(config: Config) -> list[str]:
 def _chosen(config: Config, rule: Rule) -> list[Any] | None:
     """Return the kind of each layer by a rule; None where it says nothing."""
     layers, given = range(config.n_layers), config.get(rule.key)
-    value: Any = rule.value if given in (None, []) else given
+    value: Any = 0 if rule.by == "all" else rule.value if given in (None, []) else given
     if value is None or (rule.when is not None and not config.get(rule.when)):
         return None
     match rule.by, value:
@@ -149,7 +149,7 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
             chosen = {number - rule.first for number in value}
         case _, list():
             return _listed(config, rule, value)
-        case "since" | "after", _:
+        case "since" | "after" | "all", _:
             first = value if value >= 0 else len(layers) + value
             chosen = set(layers[max(0, first + (rule.by == "after")) :])
         case _:

@@ -98,6 +98,9 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Nemotron-4-340B": (341.0, 96 * 8 * 2 * 2 * 192, 0),
     "StableLM-2-12B": (12.14, 40 * 8 * 2 * 2 * 160, 0),
     "InternLM3-8B-Instruct": (8.804, 48 * 2 * 2 * 2 * 128, 0),
+    "Falcon-Mamba-7B": (7.273, 0, 64 * 8192 * (16 * 2 + 3 * 2)),
+    "Mamba-Codestral-7B-v0.1": (7.285, 0, 64 * (128 * 64 * 128 * 2 + 6 * (8192 + 2 * 8 * 128))),
+    "Mamba2-2.7B": (2.70, 0, 64 * (80 * 64 * 128 * 2 + 6 * (5120 + 2 * 128))),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 
