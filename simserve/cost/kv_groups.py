@@ -19,6 +19,10 @@ PADDED_BELOW = 1.5
 BLOCK_STEP = 16
 """Block sizes are multiples of this many tokens (vLLM, hybrid models: rounded up for the attention kernels)."""
 
+STATE_CHUNK = 256
+"""Tokens after which kernels have a state to keep, where no attention needs larger blocks (SGLang, configs/mamba.py;
+Mamba-2's chunk_size)."""
+
 STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
 
@@ -92,6 +96,8 @@ class KvLayout:
         """Blocks that all layers take for the same block_size tokens; no whole number where some hold more tokens."""
         n_blocks: int = self.blocks.filled(self.blocks.common_tokens)
         n_times = self.blocks.common_tokens // self.blocks.id_tokens
+        if not n_blocks:
+            return 0  # requests keep states alone
         return max(1, n_blocks / n_times if n_blocks % n_times else n_blocks // n_times)
 
     @property
@@ -139,45 +145,47 @@ def kv_layout(
         alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
         return _with_alike(alone, draft)
     shards = (shard,) if draft is None else (shard, draft)
-    token_bytes, block_size = _largest(shards, block_size)
+    layer_bytes, token_bytes, block_size = _largest(shards, block_size, keeps_states=keeps_states)
 
     def blocks_of(group: LayerGroup, tokens: int) -> LayerBlocks:
         if group.attends:
             is_apart = max_model_len is None or group.heads is not None
             is_filled = group.window is not None and (is_apart or group.window < (max_model_len or 0))
             return LayerBlocks((KvGroup(tokens, 1, group if is_filled else KEEP_ALL),), 0, most_chunk)
-        if keeps_states:
-            saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
-            return LayerBlocks((saved,), n_states - 1, most_chunk)
-        return LayerBlocks((KvGroup(tokens, 0),), n_states, most_chunk)
+        saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
+        return LayerBlocks((saved if keeps_states else KvGroup(tokens, 0),), n_states - keeps_states, most_chunk)
 
     parts: list[GroupMemory] = []
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
-            ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
+            own_bytes = each.of(group).layer_kv_bytes_per_token
+            ratio, rest = divmod(token_bytes, own_bytes) if own_bytes else (1, 0)
             tokens = block_size * (1 if rest else max(1, int(ratio)))
             parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
-        return KvLayout(tuple(parts), blocks, n_layers, block_size * token_bytes)
+        return KvLayout(tuple(parts), blocks, n_layers, layer_bytes)
     (n_merged,) = blocks.n_by_tokens.values()
     blocks = replace(blocks, groups=(KvGroup(block_size),))
-    return KvLayout(tuple(parts), blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
+    return KvLayout(tuple(parts), blocks, n_merged * n_layers, layer_bytes, n_merged)
 
 
-def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
-    """Return the bytes of a token in the largest layers that attend, and the tokens of a block of these: at least as
-    large as a state."""
-    attending = [each for each in shards if each.model.n_attention_layers] or [shards[0]]
-    largest = [max(own.layer_kv_bytes_per_token for own, _ in each.by_heads or [(each, 0)]) for each in attending]
+def _largest(shards: Sequence[Shard], block_size: int, *, keeps_states: bool) -> tuple[float, float, int]:
+    """Return the bytes of a block and of a token in the largest layers that attend, and the tokens of a block of these:
+    at least as large as a state. Where none attends, a block is a state, and a token takes 0 bytes."""
+    attending = [each for each in shards if each.model.n_attention_layers]
+    if not attending:
+        step = STATE_CHUNK if keeps_states else 1
+        return max(each.state_bytes for each in shards), 0.0, -(-block_size // step) * step
+    largest = [max(own.layer_kv_bytes_per_token for own, _ in each.by_heads) for each in attending]
     token_bytes = max(largest)
     for each in (each for each in shards if each.model.n_state_layers):
         own_bytes = largest[0] if attending[0] is each is shards[0] else token_bytes
         least = -(-each.state_bytes // own_bytes)  # a state fits a block of one layer
         step = BLOCK_STEP * each.decode_context
         block_size = max(block_size, int(-(-least // step)) * step)
-    return token_bytes, block_size
+    return block_size * token_bytes, token_bytes, block_size
 
 
 def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:
