@@ -10,7 +10,7 @@ from simserve.catalog.layers import LayerGroup
 KEEP_ALL = LayerGroup("full", 1)
 """Layers that keep all tokens, however many these layers are."""
 
-STATE_TOKENS = 1 << 34
+STATE_TOKENS = 1 << 31
 """Tokens that a state counts as where a policy counts tokens, and requests keep states alone: more than all running
 requests may have."""
 

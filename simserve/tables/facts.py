@@ -22,6 +22,8 @@ class WorkFacts:
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
+    state_bytes_per_request: float = 0.0
+    """States that a step reads and writes for a request that decodes."""
 
 
 @dataclass(frozen=True)

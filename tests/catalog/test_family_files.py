@@ -30,6 +30,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"layers": [{"by": "period", "value": 2, "kind": "experts"}]},
         "layers: must have kinds of full, windowed, chunked, state, state+full, got experts",
     ),
+    (
+        {"layers": [{"by": "all", "kind": "state"}]},
+        "state is missing; layers of kind state need its mixer and sizes",
+    ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
     (
         {"state": {**STATE, "sizes": {**STATE["sizes"], "conv_size": "e", "gate": "f"}}},  # type: ignore[dict-item]

@@ -122,6 +122,16 @@ def test_as_many_requests_run_as_there_are_states(tmp_path: Path, engine: str) -
     assert (summary["kv"]["blocks"], summary["kv"]["tokens"]) == (7, 0)
 
 
+def test_bandwidth_that_decoding_uses_is_that_of_weights_and_states(tmp_path: Path) -> None:
+    lengths = {"kind": "fixed", "prompt_tokens": 1, "output_tokens": 500}
+    load = {"client": {"kind": "closed_loop", "concurrency": 64}, "lengths": lengths, "n_requests": 64}
+    scenario = load_scenario(write(tmp_path, engine="ideal", workload=load))
+    summary = simserve.simulate(scenario).summary
+    n_bytes = 499 * (2 * (7_281_840_128 - 32_768 * 4096) + 64 * 2 * STATES)  # embeddings are looked up
+    assert summary["mbu"] == pytest.approx(n_bytes / 3.35e12 / summary["window"]["duration_s"], rel=0.01)
+    assert summary["mbu"] > 0.9
+
+
 def test_states_cross_the_link_and_no_token_does(tmp_path: Path) -> None:
     for how in ({"how": "pull"}, {"how": "push", "transfer": "by_layer"}, {"how": "push", "transfer": "by_chunk"}):
         link = {"bytes_per_s": 50e9, "latency_s": 1e-5, **how}
