@@ -124,8 +124,10 @@ def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
     yield f"\nFewest GPUs for weights and a request of {heads[-1]}, with a scenario's defaults (-: none in a node)"
     cards: list[tuple[str, ...]] = [("card", "weights", "GPUs", "KV tokens", f"requests of {heads[0]}")]
     for fit in answer.fits:
-        numbers = ("-" if n is None else f"{n:,}" for n in (fit.tensor, fit.kv_tokens, fit.n_requests))
-        cards.append((fit.gpu, fit.weight_dtype, *numbers))
+        numbers = (fit.tensor, fit.kv_tokens, fit.n_requests)
+        n_gpus, tokens, n_requests = ("-" if n is None else f"{n:,}" for n in numbers)
+        tokens = "any" if fit.tensor and fit.kv_tokens is None else tokens
+        cards.append((fit.gpu, fit.weight_dtype, n_gpus, tokens, n_requests))
     yield terminal.table(cards)
 
 

@@ -1,6 +1,7 @@
 """Models of which all layers have a state: memory is a number of states, and no token takes any of it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from simserve.cost.kv_groups import kv_layout
 from simserve.cost.shard import Shard
 from simserve.errors import CatalogError, ScenarioError
 from simserve.explain.explain import explain
+from simserve.lab.kernels.shapes import shapes_to_time
 from tests.catalog.test_published import CONFIGS, read
 from tests.cli.invoke import invoke
 
@@ -203,6 +205,8 @@ def test_a_model_alone_has_states_and_a_number_of_requests_by_card(tmp_path: Pat
     (room,) = [each for each in answer["fits"] if (each["gpu"], each["weight_dtype"]) == ("h100-sxm", "bf16")]
     assert (room["tensor"], room["kv_tokens"]) == (1, None)
     assert room["n_requests"] > 1000
+    shown = invoke("explain", "--model", str(tmp_path / "config.json")).out
+    assert re.search(rf"h100-sxm +bf16 +1 +any +{room['n_requests']:,}\n", shown)
 
 
 def test_a_scenario_of_such_a_model_runs_from_the_command_line(tmp_path: Path) -> None:
@@ -240,3 +244,10 @@ def test_keys_that_contradict_each_other_or_add_attention_are_refused(
 ) -> None:
     with pytest.raises(CatalogError, match=message):
         read(tmp_path, config)
+
+
+def test_a_card_is_timed_without_attention_for_such_a_model(tmp_path: Path) -> None:
+    model = read(tmp_path, CODESTRAL)
+    shapes = shapes_to_time([model], simserve.catalog.load_gpu("h100-sxm"), ("bf16",), 1)
+    assert {shape["op"] for shape in shapes} == {"gemm", "host_copy"}
+    assert (4096, 2 * 8192 + 2 * 8 * 128 + 128) in {(shape["k"], shape["n"]) for shape in shapes if "k" in shape}
