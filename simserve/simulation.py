@@ -364,13 +364,20 @@ def _link_facts(priced: _Priced) -> LinkFacts | None:
     if priced.link is None or all(setup.role == "both" for setup in priced.setups):
         return None
     shard = priced.costs[0].shard
-    return LinkFacts(**dict(priced.link), kv_bytes_per_token=shard.whole.kv_bytes_per_token, sizes=_kv_sizes(shard))
+    return LinkFacts(**dict(priced.link), kv_bytes_per_token=_sent_bytes(shard), sizes=_kv_sizes(shard))
+
+
+def _sent_bytes(shard: Shard) -> float:
+    """Return the bytes of a token in all layers that attend; where none does, those of a request's states."""
+    return shard.whole.kv_bytes_per_token or shard.model.n_state_layers * shard.whole.state_bytes
 
 
 def _kv_sizes(shard: Shard) -> KvSizes:
     """Return what crosses the link of a prompt, by group of layers."""
     whole, attending = shard.whole, [group for group in shard.model.groups if group.attends]
-    layer_bytes = whole.layer_kv_bytes_per_token / max((group.ratio for group in attending), default=1)
+    if not attending:
+        return KvSizes(0, (), 1)
+    layer_bytes = whole.layer_kv_bytes_per_token / max(group.ratio for group in attending)
     sizes = [(ceil(each.n_keeping * whole.token_bytes(each) / layer_bytes), each) for each in attending]
     windows = tuple((n_layers, each.window, each.kind == "chunked") for n_layers, each in sizes if each.window)
     state_bytes = shard.model.n_state_layers * whole.state_bytes
@@ -382,7 +389,7 @@ def _disaggregation(scenario: Scenario, priced: _Priced) -> Disaggregation | Non
     link, shard, router = priced.link, priced.costs[0].shard, scenario.build_decode_router() or scenario.build_router()
     if link is None:
         return None
-    token_s = shard.whole.kv_bytes_per_token / link.bytes_per_s
+    token_s = _sent_bytes(shard) / link.bytes_per_s
     layers = {"by_chunk": 1, "by_layer": shard.model.n_layers}.get(link.transfer)
     spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, _kv_sizes(shard))
     return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())

@@ -25,7 +25,7 @@ def tokens_on_the_link(sizes: KvSizes, first: int, end: int, prompt: int) -> flo
         for n_layers, size, is_chunk in sizes.windows:
             group = LayerGroup("chunked" if is_chunk else "windowed", n_layers, size)
             n_sent -= n_layers * (token not in attended(group, prompt))
-    return n_sent / sizes.n_layers
+    return n_sent / max(1, sizes.n_layers)  # without layers that attend, all states are as large as one token
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from simserve.state.layer_blocks import STATE_TOKENS
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from tests.oracle_layers import OracleLayers
@@ -53,6 +54,8 @@ class OracleView(ReplicaView):
         return self.layers_by_number.most(n_tokens)
 
     def tokens_in(self, n_blocks: int) -> int:
+        if not self.layers_by_number.kinds:
+            return (n_blocks + 1) * STATE_TOKENS - 1
         n_tokens = 0
         while self.layers_by_number.filled(n_tokens + self.block_size) <= n_blocks:
             n_tokens += self.block_size
@@ -60,6 +63,8 @@ class OracleView(ReplicaView):
 
     def tokens_of_hit(self, request: Request) -> int:
         n_blocks = self.idle_blocks(request) + self.layers_by_number.n_states
+        if not self.layers_by_number.kinds:
+            return n_blocks * STATE_TOKENS
         n_tokens = 0
         while self.layers_by_number.filled(n_tokens) < n_blocks:
             n_tokens += self.block_size

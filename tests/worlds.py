@@ -221,7 +221,8 @@ def links(draw: st.DrawFn) -> LinkSpec:
     speed = draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9]))
     groups = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 24), st.booleans()), max_size=2))
     n_layers = sum(n for n, _, _ in groups) + draw(st.integers(0 if groups else 1, 3))
-    sizes = draw(st.just(KvSizes()) | st.just(KvSizes(n_layers, tuple(groups), draw(st.sampled_from([0, 0, 7])))))
+    several = KvSizes(n_layers, tuple(groups), draw(st.sampled_from([0, 0, 7])))
+    sizes = draw(st.sampled_from([KvSizes(), several, KvSizes(0, (), 1)]))
     return LinkSpec(*speed, is_shared=draw(st.booleans()), sizes=sizes)
 
 
@@ -387,7 +388,7 @@ def beside_windows(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
 
 @st.composite
 def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
-    """Let the layers of a replica keep different tokens."""
+    """Let the layers of a replica keep different tokens, or states alone."""
     kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
     sizes = st.integers(1, 24)
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
@@ -395,13 +396,15 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
         groups.append(LayerGroup("state", 1, 2))
     sizes_of = st.sampled_from([1, 1, 1, 2, 4])
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
-    n_whole = draw(st.integers(0 if windows else 1, 2))
+    n_states = draw(st.sampled_from([0, 0, 1, 3]))
+    has_ids = setup.caches_prefixes or setup.keeps_contents  # of blocks: those of states alone have none
+    n_whole = draw(st.integers(0 if windows or (n_states and not has_ids) else 1, 2))
     whole_tokens = setup.block_size * (draw(st.sampled_from([1, 1, 1, 2, 4, 8])) if n_whole else 1)
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
         (*windows, KvGroup(whole_tokens, n_whole)),
-        n_states=draw(st.sampled_from([0, 0, 1, 3])),
+        n_states=n_states,
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
     slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.attends for group in groups)]
@@ -412,5 +415,6 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
         layers, drafting = draw(drafted(setup, layers))
         cost = replace(setup.cost, target=cost, drafting=drafting)
     n_growing = n_whole + sum(window.n_parts for window in windows)
-    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, n_growing)) * setup.n_blocks)
+    most = draw(st.integers(1, max(1, n_growing))) * setup.n_blocks if layers.grows else draw(st.integers(1, 30))
+    n_blocks = max(layers.most(setup.max_model_len), most)
     return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

@@ -157,7 +157,9 @@ def _check_keys(own: Family, family: Family) -> None:
             raise CatalogError(f"{place}: must be a key that is read, got {unread}; give its type in reads")
     for place, rules, known in (("layers", own.layers, get_args(Mixer)), ("experts", own.experts, get_args(Mlp))):
         plain = (rule for rule in rules if rule.by != "letters")
-        kinds = (each for rule in plain for each in (rule.kind, rule.others, *rule.kinds.values()))
+        kinds = [each for rule in plain for each in (rule.kind, rule.others, *rule.kinds.values())]
+        if own.state is None and any("state" in str(each) for each in kinds):
+            raise CatalogError("state is missing; layers of kind state need its mixer and sizes")
         wrong = next((each for each in kinds if each not in (None, *known)), None)
         if wrong is not None:
             raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {wrong}")

@@ -32,7 +32,7 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 def read_config(path: Path) -> ModelSpec:
     """Read a config.json. Raises CatalogError if it is invalid, incomplete, contradictory or not supported."""
     given = _load(path)
-    family = family_of(given.get("model_type"), path.parent)
+    family = family_of(given.get("model_type", "mamba_ssm" if "ssm_cfg" in given else None), path.parent)
     try:
         return _spec(path, family, given)
     except CatalogError as error:
@@ -45,7 +45,7 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     _check_complete(config, given)
     _check_heads(config)
     layers = read_layers(config)
-    mlps = [mlp for _, mlp in layers]
+    mlps, attends = [mlp for _, mlp in layers], any(mixer != "state" for mixer, _ in layers)
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
     dtype = read_weight_dtype(quantized := config.get("quantization_config"))
@@ -58,9 +58,9 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         hidden_size=hidden,
         n_heads=n_heads,
         n_kv_heads=n_heads if mla else config.get("num_key_value_heads") or n_heads,
-        head_dim=mla.qk_head_dim if mla else config.get("head_dim") or hidden // n_heads,
+        head_dim=mla.qk_head_dim if mla else (config.get("head_dim") or hidden // n_heads) if attends else 0,
         value_head_dim=None if mla else config.get("v_head_dim") or None,
-        intermediate_size=config.get(mlp_key(config)),
+        intermediate_size=config.get(mlp_key(config)) if any(mlps) else 0,
         vocab_size=config.get("vocab_size"),
         max_position_embeddings=config.get("max_position_embeddings"),
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
@@ -157,6 +157,7 @@ def _check_heads(config: Config) -> None:
         raise CatalogError(f"num_key_value_heads is missing; {remedy}")
     n_kv_heads = config.get("num_key_value_heads") or n_heads
     if n_heads % n_kv_heads:
-        raise CatalogError(f"num_key_value_heads must divide num_attention_heads {n_heads}, got {n_kv_heads}")
+        names = config.named("num_key_value_heads"), config.named("num_attention_heads")
+        raise CatalogError(f"{names[0]} must divide {names[1]} {n_heads}, got {n_kv_heads}")
     if not config.get("head_dim") and not config.get("kv_lora_rank") and hidden % n_heads:
         raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")

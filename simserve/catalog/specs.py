@@ -70,6 +70,7 @@ class ModelSpec:
     Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
     indexer needs mla;
     those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
+    Where no layer attends, n_heads are those of the states, n_kv_heads their groups, and head_dim is 0.
     """
 
     name: str

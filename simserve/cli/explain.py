@@ -74,8 +74,10 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield terminal.table(parts, indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
     of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
-    yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
-    if any(group.bytes_per_request for group in pool.kv_groups):
+    holds = "for requests of any length," if pool.kv_tokens is None else f"= {pool.kv_tokens:,} tokens"
+    kind = "KV" if any(group.bytes_per_token for group in pool.kv_groups) else "states"
+    yield f"    {kind}: {pool.n_blocks:,} blocks {holds} {of} ({origin})"
+    if pool.fills_blocks and any(group.bytes_per_request for group in pool.kv_groups):
         yield f"    block: {pool.block_tokens:,} tokens, as a state fills one; prefixes hit at its multiples"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if pool.reservation is not None:
@@ -86,8 +88,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
         of = " for all replicas" if pool.host_scope == "pool" else ""
-        each = f"{pool.host_token_s * 1e6:,.3g} us each from or to the GPU"
-        yield f"    host: {pool.host_tokens:,} tokens{of}, {each}{disk}"
+        size, unit = (1, "tokens") if pool.fills_blocks else (pool.block_tokens, "states")
+        each = f"{size * pool.host_token_s * 1e6:,.3g} us each from or to the GPU"
+        yield f"    host: {pool.host_tokens // size:,} {unit}{of}, {each}{disk}"
     if pool.exchange is not None:
         yield from _exchange_lines(pool.exchange)
     if pool.balance_iters is not None:
@@ -121,8 +124,10 @@ def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
     yield f"\nFewest GPUs for weights and a request of {heads[-1]}, with a scenario's defaults (-: none in a node)"
     cards: list[tuple[str, ...]] = [("card", "weights", "GPUs", "KV tokens", f"requests of {heads[0]}")]
     for fit in answer.fits:
-        numbers = ("-" if n is None else f"{n:,}" for n in (fit.tensor, fit.kv_tokens, fit.n_requests))
-        cards.append((fit.gpu, fit.weight_dtype, *numbers))
+        numbers = (fit.tensor, fit.kv_tokens, fit.n_requests)
+        n_gpus, tokens, n_requests = ("-" if n is None else f"{n:,}" for n in numbers)
+        tokens = "any" if fit.tensor and fit.kv_tokens is None else tokens
+        cards.append((fit.gpu, fit.weight_dtype, n_gpus, tokens, n_requests))
     yield terminal.table(cards)
 
 

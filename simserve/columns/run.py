@@ -48,7 +48,8 @@ def check_size(cluster: Cluster) -> None:
     """Raise ScenarioError if a step may have more pairs of tokens than a machine integer holds."""
     for replica in cluster.replicas:
         budget_tokens, pool = replica.scheduler.budget_tokens, replica.pool
-        in_pool = pool.total_blocks * pool.block_size
+        grows = pool.layers is None or pool.layers.grows
+        in_pool = pool.total_blocks * (pool.block_size if grows else cluster.limit_tokens)
         step_tokens = in_pool if budget_tokens is None else min(budget_tokens, in_pool)
         if step_tokens * cluster.limit_tokens > MOST_PAIRS:
             rule = f"times the {step_tokens:,} tokens that a step may have, it must be at most {MOST_PAIRS:,}"

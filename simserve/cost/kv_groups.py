@@ -23,6 +23,10 @@ BLOCK_STEP = 16
 ENTRY_BLOCK = 256
 """Blocks of entries hold those of a multiple of so many tokens (vLLM, DeepSeek-V4)."""
 
+STATE_CHUNK = 256
+"""Tokens after which kernels have a state to keep, where no attention needs larger blocks (SGLang, configs/mamba.py;
+Mamba-2's chunk_size)."""
+
 STATE_WINDOW = 2
 """Window of states that a prefix cache keeps at the ends of blocks: a token needs the state after the one before."""
 
@@ -96,6 +100,8 @@ class KvLayout:
         """Blocks that all layers take for the same block_size tokens; no whole number where some hold more tokens."""
         n_blocks: int = self.blocks.filled(self.blocks.common_tokens)
         n_times = self.blocks.common_tokens // self.blocks.id_tokens
+        if not n_blocks:
+            return 0  # requests keep states alone
         return max(1, n_blocks / n_times if n_blocks % n_times else n_blocks // n_times)
 
     @property
@@ -146,39 +152,43 @@ def kv_layout(
     if draft is not None and _keep_alike((shard, draft), max_model_len):
         return _with_alike(kv_layout(shard, block_size, most_chunk, max_model_len, n_states), draft)
     shards = (shard,) if draft is None else (shard, draft)
-    token_bytes, block_size, entry_tokens = _with_entries(shards, *_largest(shards, block_size))
+    token_bytes, block_size = _largest(shards, block_size, keeps_states=keeps_states)
+    block_size, entry_tokens = _with_entries(shards, block_size)
+    layer_bytes = block_size * token_bytes or max(each.state_bytes for each in shards)
 
     def blocks_of(group: LayerGroup, tokens: int) -> LayerBlocks:
         if group.attends:
             is_apart = max_model_len is None or group.heads is not None
             is_filled = group.window is not None and (is_apart or group.window < (max_model_len or 0))
             return LayerBlocks((KvGroup(tokens, 1, group if is_filled else KEEP_ALL),), 0, most_chunk)
-        if keeps_states:
-            saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
-            return LayerBlocks((saved,), n_states - 1, most_chunk)
-        return LayerBlocks((KvGroup(tokens, 0),), n_states, most_chunk)
+        saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
+        return LayerBlocks((saved if keeps_states else KvGroup(tokens, 0),), n_states - keeps_states, most_chunk)
 
     parts: list[GroupMemory] = []
     for each in shards:
         for group in (group for group in each.model.groups if group.n_keeping):
-            ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
+            own_bytes = each.of(group).layer_kv_bytes_per_token
+            ratio, rest = divmod(token_bytes, own_bytes) if own_bytes else (1, 0)
             tokens = block_size * (1 if rest or entry_tokens % (block_size * int(ratio)) else int(ratio))
             blocks = blocks_of(group, entry_tokens if group.has_entries else tokens)
             parts.append(GroupMemory(group, Spec.of(each, group), blocks, each is draft))
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
-        return KvLayout(tuple(parts), blocks, n_layers, block_size * token_bytes)
+        return KvLayout(tuple(parts), blocks, n_layers, layer_bytes)
     (n_merged,) = blocks.n_by_tokens.values()
     blocks = replace(blocks, groups=(KvGroup(block_size),))
-    return KvLayout(tuple(parts), blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
+    return KvLayout(tuple(parts), blocks, n_merged * n_layers, layer_bytes, n_merged)
 
 
-def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
-    """Return the bytes of a token in the largest layers that attend, and the tokens of a block of these: at least as
-    large as a state."""
-    attending = [each for each in shards if each.model.n_attention_layers] or [shards[0]]
-    largest = [max(own.layer_kv_bytes_per_token for own, _ in each.by_heads or [(each, 0)]) for each in attending]
+def _largest(shards: Sequence[Shard], block_size: int, *, keeps_states: bool) -> tuple[float, int]:
+    """Return the bytes of a token in the largest layers that attend, and the tokens of a block of these, which is at
+    least as large as a state. Where none attends, a block is a state, and a token takes 0 bytes."""
+    attending = [each for each in shards if each.model.n_attention_layers]
+    if not attending:
+        step = STATE_CHUNK if keeps_states else 1
+        return 0.0, -(-block_size // step) * step
+    largest = [max(own.layer_kv_bytes_per_token for own, _ in each.by_heads) for each in attending]
     token_bytes = max(largest)
     for each in (each for each in shards if each.model.n_state_layers):
         own_bytes = largest[0] if attending[0] is each is shards[0] else token_bytes
@@ -188,19 +198,19 @@ def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
     return token_bytes, block_size
 
 
-def _with_entries(shards: Sequence[Shard], token_bytes: float, block_size: int) -> tuple[float, int, int]:
+def _with_entries(shards: Sequence[Shard], block_size: int) -> tuple[int, int]:
     """Return the tokens of a block, more where one of entries has room for them, and those of that; 0 for none."""
     groups = [(each, group) for each in shards for group in each.model.groups if group.attends]
     entry_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if group.has_entries)
     other_bytes = sum(group.n_keeping * each.token_bytes(group) for each, group in groups if not group.has_entries)
     if not entry_bytes:
-        return token_bytes, block_size, 0
+        return block_size, 0
     tokens = lcm(ENTRY_BLOCK, block_size, *(group.ratio for _, group in groups))
     while tokens % (2 * block_size) == 0 and 2 * block_size * other_bytes <= tokens * entry_bytes:
         block_size *= 2
     while 2 * tokens * entry_bytes <= block_size * other_bytes:
         tokens *= 2
-    return token_bytes, block_size, tokens
+    return block_size, tokens
 
 
 def _in_one_pool(parts: Sequence[GroupMemory], n_layers: int) -> LayerBlocks:

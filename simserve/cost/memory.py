@@ -10,6 +10,7 @@ from simserve.catalog.specs import GpuSpec
 from simserve.cost.kv_groups import KvLayout
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.weights import Stage, stages, weights_bytes
+from simserve.state.layer_blocks import ANY_LENGTH
 from simserve.units import GIB
 
 SAMPLED_ROWS = 256
@@ -65,6 +66,11 @@ class MemoryLedger:
     def lane_tokens(self) -> int:
         """Tokens of the longest request that the blocks of each lane hold."""
         return self.layout.blocks.longest(self.lane_blocks)
+
+    @property
+    def longest_tokens(self) -> int | None:
+        """Tokens of that request; None: it may have any number, as no layer keeps all of them."""
+        return None if self.lane_tokens >= ANY_LENGTH else self.lane_tokens
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,8 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
     if mla is not None:
         n_kinds = 1 if shard.expansion is None else 2  # queries and outputs; where expanded, keys and values
         widths.append(n_kinds * shard.n_heads * (mla.qk_head_dim + mla.v_head_dim))
+    if shard.state is not None and not widths:
+        widths.append(2 * shard.state.widths["mixed"])  # inputs before and after the convolution
     in_layers = n_tokens * ((1 + model.n_streams) * model.hidden_size + max(widths)) * ACTIVATION_BYTES
     return max(in_layers, n_tokens * model.hidden_size * ACTIVATION_BYTES + logits_bytes)
 

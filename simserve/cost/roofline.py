@@ -235,4 +235,5 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
         kv_bytes_per_token=read_bytes,
         peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
         hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
+        state_bytes_per_request=2 * shard.model.n_state_layers * whole.state_bytes,
     )

@@ -122,8 +122,10 @@ class PoolAnswer:
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
     """KV blocks of a rank."""
-    kv_tokens: int
-    """Tokens of the longest request that they hold, whatever the model allows."""
+    kv_tokens: int | None
+    """Tokens of the longest request that they hold, whatever the model allows; None: any number."""
+    fills_blocks: bool
+    """Whether the tokens of a request fill blocks; else it has a block for its state, whatever its length."""
     kv_verified: bool
     max_model_len: int
     kv_groups: tuple[KvGroupAnswer, ...]

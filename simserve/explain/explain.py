@@ -64,7 +64,8 @@ def _pool(setup: PoolSetup, pool: Pool) -> PoolAnswer:
         slow_dtypes=slow_dtypes(setup),
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.lane_blocks,
-        kv_tokens=setup.ledger.lane_tokens,
+        kv_tokens=setup.ledger.longest_tokens,
+        fills_blocks=setup.ledger.layout.blocks.grows,
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         kv_groups=tuple(kv_groups(setup.ledger.layout, setup.max_model_len)),
@@ -162,7 +163,7 @@ def _host_tier(setup: PoolSetup) -> dict[str, Any]:
         "host_tokens": blocks.tokens_in(tier.n_blocks),
         "disk_tokens": blocks.tokens_in(tier.disk_blocks),
         "host_scope": "replica" if tier.store is None else "pool",
-        "host_token_s": tier.block_s * blocks.filled(blocks.common_tokens) / blocks.common_tokens,
+        "host_token_s": tier.block_s * (blocks.filled(blocks.common_tokens) or 1) / blocks.common_tokens,
     }
 
 

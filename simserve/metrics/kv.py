@@ -35,7 +35,7 @@ def kv_use(facts: RunFacts, reserved: ReservationJson | None) -> KvUseJson:
     fracs = [peak / pool.n_blocks for peak, pool in zip(facts.peak_kv_blocks, pools, strict=True) if pool.n_blocks]
     return KvUseJson(
         blocks=round(sum(n_blocks for n_blocks, _ in pairs)),
-        tokens=round(sum(n_blocks / pool.blocks_per_tokens * pool.block_size for n_blocks, pool in pairs)),
+        tokens=round(sum(n / pool.blocks_per_tokens * pool.block_size for n, pool in pairs if pool.blocks_per_tokens)),
         peak_blocks=max(facts.peak_kv_blocks, default=0),
         peak_frac=max(fracs, default=None),
         reservation=reserved,
@@ -123,7 +123,7 @@ def _blocks_counted_on(pool: PoolFacts, longest_tokens: int) -> float:
     """Return the blocks of the longest request, where a policy counts on blocks that it does not reserve."""
     if pool.reserving is None or pool.reserving.most_output_tokens is None:
         return math.inf
-    return longest_tokens / pool.block_size * pool.blocks_per_tokens
+    return longest_tokens / pool.block_size * pool.blocks_per_tokens or 1.0
 
 
 def _slots(reserving: ReservingFacts | None) -> float:

@@ -51,7 +51,7 @@ class KvUseJson(Figures):
     blocks: Count = 0
     """Blocks of all replicas; a mean over the run if replicas join or leave."""
     tokens: Count = 0
-    """[tokens] Tokens that they hold."""
+    """[tokens] Tokens that they hold; 0 where blocks are states."""
     peak_blocks: Count = 0
     """Most blocks that a replica ever held."""
     peak_frac: Measured = None

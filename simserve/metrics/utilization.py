@@ -102,6 +102,7 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     flop = _flop(works, tokens, pairs, decode_tokens)
     moved = _each(works, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
     moved += _each(works, "weight_bytes_per_step") * total("n_steps")
+    moved += _each(works, "state_bytes_per_request") * n_decoded
     if extra.any():
         decodes = places.sums(lambda part: (part["decode_requests"] > 0) * part["n_steps"].astype(np.float64), steps)
         requested = DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes)
@@ -123,7 +124,7 @@ def drafted(facts: RunFacts, requested: DraftedWork) -> tuple[Floats, Floats]:
     keys = n_passes * requested.keys + requested.n_decoded * (n_passes * (n_passes - 1) / 2)
     tokens = requested.prefill_tokens + sampled
     moved = _each(works, "weight_bytes_per_step") * n_passes * requested.decode_steps
-    moved += _each(works, "kv_bytes_per_token") * (keys + tokens)
+    moved += _each(works, "kv_bytes_per_token") * (keys + tokens) + _each(works, "state_bytes_per_request") * sampled
     return _flop(works, tokens, requested.prefill_pairs + keys, sampled), moved
 
 

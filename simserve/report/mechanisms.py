@@ -50,7 +50,7 @@ def use(reader: RunView) -> Chapter:
         *([("Failed with their replicas", count(reader.n("failed")))] if reader.n("failed") else []),
         ("Preemptions", count(at("preemptions.n"))),
         ("Tokens recomputed", count(at("preemptions.recomputed_tokens"))),
-        ("KV capacity", f"{rate(at('kv.tokens'))} tokens"),
+        ("KV capacity", f"{rate(at('kv.tokens'))} tokens" if at("kv.tokens") else f"{count(at('kv.blocks'))} states"),
         ("KV peak, fullest replica", share(at("kv.peak_frac"))),
         ("Queue", QUEUES.get(reader.queue_state or "", NONE)),
         ("Busy", share(at("busy_frac"))),

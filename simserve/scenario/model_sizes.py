@@ -47,7 +47,7 @@ class CardRoom:
     tensor: int | None = None
     """GPUs that share every layer; None: no degree of a node is enough, or the card lacks the dtype."""
     kv_tokens: int | None = None
-    """Tokens of the longest request that is held, whatever the model allows."""
+    """Tokens of the longest request that is held, whatever the model allows; None: any number."""
     n_requests: int | None = None
     """Requests of the first length that are held at once, between steps."""
 
@@ -102,5 +102,5 @@ def _fit(name: str, gpu: str, dtype: str, lengths: Sequence[int]) -> CardRoom:
         pool = {"parallel": {"tensor": tensor}, "max_model_len": lengths[-1], "calibration": "none"}
         with suppress(ScenarioError):  # the model does not fit, or the card lacks the dtype
             kv = Scenario.from_dict({**keys, "cluster": {"pools": [pool]}}).setups[0].ledger
-            return CardRoom(gpu, dtype, tensor, kv.lane_tokens, kv.lane_blocks // kv.layout.blocks.held(lengths[0]))
+            return CardRoom(gpu, dtype, tensor, kv.longest_tokens, kv.lane_blocks // kv.layout.blocks.held(lengths[0]))
     return CardRoom(gpu, dtype)

@@ -135,10 +135,11 @@ def check_parallel(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuS
 def _check_tensor(draft: Draft, tensor: int, model: ModelSpec, gpu: GpuSpec) -> None:
     at, remedy = ("parallel", "tensor"), f"try {either(valid_tensors(model, gpu))}"
     heads = next((each for each in model.all_heads if not each.divides(tensor)), model.all_heads[0])
+    of = ("attention heads", "KV heads") if model.n_attention_layers else ("heads of states", "groups of these")
     if heads.n_heads % tensor:
-        draft.problem(at, f"must divide the model's {heads.n_heads} attention heads", tensor, remedy)
+        draft.problem(at, f"must divide the model's {heads.n_heads} {of[0]}", tensor, remedy)
     elif not heads.divides(tensor):
-        draft.problem(at, f"must divide the model's {heads.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
+        draft.problem(at, f"must divide the model's {heads.n_kv_heads} {of[1]}, or be a multiple", tensor, remedy)
     elif tensor > gpu.gpus_per_node and tensor % gpu.gpus_per_node:
         rule = f"must be at most the {gpu.gpus_per_node} GPUs of a node, or fill several"
         draft.problem(at, f"{rule}: a GPU sums with those at its place of the other nodes", tensor, remedy)

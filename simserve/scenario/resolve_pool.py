@@ -171,6 +171,9 @@ def _with_speculation(draft: PoolDraft, written: Pool) -> PoolDraft:
     if given is None or here.touched():
         return draft
     check_speculation(here, given, draft.machine.model)
+    if given.tokens and given.kind in ("eagle", "mtp") and not draft.machine.model.n_attention_layers:
+        rule = f"{given.kind} proposes with a layer like those that attend, and {draft.machine.model.name} has none"
+        here.problem(("kind",), rule, given.kind, "use draft_model, medusa or ngram")
     plans_ahead, there = _constant(draft, "async_scheduling")
     if plans_ahead and given.kind not in MODELS:
         rule = f"{given.kind} proposes from tokens on the host, so no step is planned ahead"

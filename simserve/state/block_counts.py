@@ -118,7 +118,7 @@ class GroupCounts(BlockCounts):
 
     def tokens_in(self, n_blocks: i64) -> i64:
         """Return the most tokens, in whole blocks with an id, that n_blocks hold if no window frees any of them."""
-        return self._layers.tokens_in(n_blocks)
+        return self._layers.room(n_blocks)
 
     def tokens_to_fill(self, n_blocks: i64) -> i64:
         """Return the fewest tokens, in whole blocks with an id, that fill n_blocks if no window frees any of them."""

@@ -10,6 +10,13 @@ from simserve.catalog.layers import LayerGroup
 KEEP_ALL = LayerGroup("full", 1)
 """Layers that keep all tokens, however many these layers are."""
 
+STATE_TOKENS = 1 << 31
+"""Tokens that a state counts as where a policy counts tokens, and requests keep states alone: more than all running
+requests may have."""
+
+ANY_LENGTH = 1 << 40
+"""More tokens than any request has: the longest one, where no layer keeps all of its tokens."""
+
 
 @dataclass(frozen=True)
 class KvGroup:
@@ -63,6 +70,11 @@ class LayerBlocks:
         return sum(self.n_by_tokens.values()) == 1 and not self.windows and not self.n_states
 
     @property
+    def grows(self) -> bool:
+        """Whether tokens take blocks, rather than requests a state alone."""
+        return any(self.n_by_tokens.values())
+
+    @property
     def id_tokens(self) -> int:
         """Tokens of a block with a content id: those of the smallest blocks."""
         return min(self.n_by_tokens)
@@ -88,8 +100,14 @@ class LayerBlocks:
             n_tokens += size
         return n_tokens
 
+    def room(self, n_blocks: int) -> int:
+        """Return the tokens that requests may have in n_blocks: for one that has no block yet, one must be free."""
+        return self.tokens_in(n_blocks) if self.grows else (n_blocks + 1) * STATE_TOKENS - 1
+
     def tokens_to_fill(self, n_blocks: int) -> int:
         """Return the fewest tokens, in whole blocks with an id, that fill n_blocks if no window frees any of them."""
+        if not self.grows:
+            return n_blocks * STATE_TOKENS
         n_tokens = self.tokens_in(n_blocks)
         return n_tokens if self.filled(n_tokens) >= n_blocks else n_tokens + self.id_tokens
 
@@ -121,7 +139,7 @@ class LayerBlocks:
 
     def longest(self, n_blocks: int) -> int:
         """Return the tokens of the longest request that n_blocks hold at all times."""
-        low, high = 0, 1 << 40  # in blocks of tokens
+        low, high = 0, ANY_LENGTH  # in blocks of tokens
         while low < high:
             middle = (low + high + 1) // 2
             if self.most(middle * self.id_tokens) <= n_blocks:

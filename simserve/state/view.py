@@ -52,7 +52,7 @@ class ReplicaView:
 
     def tokens_in(self, n_blocks: int) -> int:
         """Return the tokens that n_blocks hold, if no window frees any of them."""
-        return n_blocks * self.block_size if self.layers is None else self.layers.tokens_in(n_blocks)
+        return n_blocks * self.block_size if self.layers is None else self.layers.room(n_blocks)
 
     def tokens_of_hit(self, request: Request) -> int:
         """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks:

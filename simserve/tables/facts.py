@@ -22,6 +22,8 @@ class WorkFacts:
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
+    state_bytes_per_request: float = 0.0
+    """States that a step reads and writes for a request that decodes."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class KvSizes:
     """What crosses the link of a prompt, where layers keep different tokens: in tokens of all layers that attend."""
 
     n_layers: int = 1
-    """Layers that attend."""
+    """Layers that attend; 0: all states together count as a token."""
     windows: tuple[tuple[int, int, bool], ...] = ()
     """For each group of them with a window: layers, tokens of the window, and whether it is a chunk."""
     state_tokens: int = 0
@@ -116,7 +118,7 @@ class KvSizes:
         for n_layers, size, is_chunk in self.windows:
             kept = prompt_tokens // size * size if is_chunk else prompt_tokens - size + 1
             sent = sent - n_layers * np.clip(kept - first, 0, end - first)
-        return sent / self.n_layers
+        return sent / (self.n_layers or 1)
 
 
 WHOLE_PROMPTS = KvSizes()  # all layers keep all tokens
@@ -131,7 +133,7 @@ class LinkFacts:
     latency_s: float
     shared: bool
     kv_bytes_per_token: float
-    """Size of a token's keys and values in all layers that attend."""
+    """Size of a token's keys and values in all layers that attend; of the states where none does."""
     how: str = "pull"
     """push: the decode side reserves room before the prefill, so that this wait is part of queue_s."""
     transfer: str = "whole"

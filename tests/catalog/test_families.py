@@ -45,7 +45,7 @@ def test_files_of_all_families_are_read_with_their_kinds_of_layers(tmp_path: Pat
 
 def test_every_file_of_a_family_has_a_config_for_the_tests() -> None:
     texts = (config.get("text_config") or config.get("llm_config") or config for config in CONFIGS.values())
-    known = {*KEYS, *(text["model_type"] for text in texts)}
+    known = {*KEYS, *(text.get("model_type", "mamba_ssm") for text in texts)}
     assert not [family.model_types for family in families().values() if not known & {*family.model_types}]
 
 
@@ -79,7 +79,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         "block_types: recurrent layers",
     ),
     ("other_jamba", {"attn_layer_period": 8, **MAMBA}, "attn_layer_period: state-space and hybrid models"),
-    ("mamba", {"state_size": 16}, "state_size: state-space and hybrid models"),
+    ("other_mamba", {"state_size": 16}, "state_size: state-space and hybrid models"),
     ("other_zamba2", {**MAMBA, "layers_block_type": ["mamba"] * 32}, "mamba_d_state: state-space and hybrid models"),
     ("other_falcon_h1", {"ssm_multipliers": [1.0], **MAMBA}, "ssm_multipliers: state-space and hybrid models"),
     ("other_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),

@@ -32,6 +32,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"layers": [{"by": "period", "value": 2, "kind": "experts", "others": "full"}]},
         f"layers: must have kinds of {', '.join(MIXERS)}, got experts",
     ),
+    (
+        {"layers": [{"by": "period", "value": 1, "kind": "state_alone"}]},
+        "state is missing; layers of kind state need its mixer and sizes",
+    ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
     (
         {"state": {**STATE, "sizes": {**STATE["sizes"], "conv_size": "e", "gate": "f"}}},  # type: ignore[dict-item]

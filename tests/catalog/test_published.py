@@ -107,6 +107,9 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Hunyuan-Large": (388.7, 32 * 8 * 2 * 2 * 80, 0),
     "DeepSeek-V4-Flash": (284.3, 43 * 2 * 512 + 21 * (2 * 512 + 132) // 4 + 20 * 2 * 512 // 128, 0),
     "DeepSeek-V4-Pro": (1573, 61 * 2 * 512 + 30 * (2 * 512 + 132) // 4 + 31 * 2 * 512 // 128, 0),
+    "Falcon-Mamba-7B": (7.273, 0, 64 * 8192 * (16 * 2 + 3 * 2)),
+    "Mamba-Codestral-7B-v0.1": (7.285, 0, 64 * (128 * 64 * 128 * 2 + 6 * (8192 + 2 * 8 * 128))),
+    "Mamba2-2.7B": (2.70, 0, 64 * (80 * 64 * 128 * 2 + 6 * (5120 + 2 * 128))),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 

@@ -88,7 +88,7 @@ def _products(models: Sequence[ModelSpec], dtypes: Collection[str]) -> Iterator[
 
 def _attention(models: Sequence[ModelSpec], gpu: GpuSpec) -> Iterator[Shape]:
     for model, tensor in _shards(models):
-        if model.mla is not None:
+        if model.mla is not None or not model.n_attention_layers:
             continue
         shard = Shard(model, tensor=tensor)
         heads = dict(zip(HEADS, (shard.n_heads, shard.n_kv_heads, model.head_dim), strict=True))
