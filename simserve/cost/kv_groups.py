@@ -5,11 +5,12 @@ of one request in them; kinds with more layers take several blocks at a time (vL
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.catalog.states import Kda, LinearAttention, Mamba1, Mamba2, ShortConvolution
 from simserve.cost.shard import Shard
 from simserve.state.layer_blocks import KEEP_ALL, KvGroup, LayerBlocks
 
@@ -132,9 +133,10 @@ def kv_layout(
 
     Where all layers of both keep the same tokens, a block holds them all. Else layers of the draft join those of the
     model that keep the same tokens in as many bytes; others are groups of their own. Blocks have the size that the
-    layers with the most bytes a token need; those of the other model hold several times as many tokens, or are padded
-    where that is not a whole number (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
+    layers with the most bytes a token need; others hold several times as many tokens, or are padded where that is no
+    whole number, or no multiple of another (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
     """
+    shard, draft = _verifying(shard, n_states), draft and _verifying(draft, n_states)
     if draft is not None and _keep_alike((shard, draft), max_model_len):
         alone = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
         return _with_alike(alone, draft)
@@ -151,12 +153,10 @@ def kv_layout(
             return LayerBlocks((saved,), n_states - 1, most_chunk)
         return LayerBlocks((KvGroup(tokens, 0),), n_states, most_chunk)
 
-    parts: list[GroupMemory] = []
-    for each in shards:
-        for group in (group for group in each.model.groups if group.n_keeping):
-            ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
-            tokens = block_size * (1 if rest else max(1, int(ratio)))
-            parts.append(GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft))
+    parts = [
+        GroupMemory(group, Spec.of(each, group), blocks_of(group, block_size * n), each is draft)
+        for each, group, n in _in_blocks(shards, token_bytes)
+    ]
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
@@ -164,6 +164,26 @@ def kv_layout(
     (n_merged,) = blocks.n_by_tokens.values()
     blocks = replace(blocks, groups=(KvGroup(block_size),))
     return KvLayout(tuple(parts), blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
+
+
+def _in_blocks(shards: Sequence[Shard], token_bytes: float) -> Iterator[tuple[Shard, LayerGroup, int]]:
+    """Yield the groups that keep something, with how many times the tokens of the largest layers a block holds."""
+    ratios: set[int] = set()
+    for each, group in ((shard, group) for shard in shards for group in shard.model.groups if group.n_keeping):
+        ratio, rest = divmod(token_bytes, each.of(group).layer_kv_bytes_per_token)
+        n_times = 1 if rest or any(ratio % other and other % ratio for other in ratios) else max(1, int(ratio))
+        ratios.add(n_times)
+        yield each, group, n_times
+
+
+def _verifying(shard: Shard, n_states: int) -> Shard:
+    """Return a model with a state after each of so many tokens: its convolution keeps inputs of all (vLLM,
+    mamba_utils.py: num_spec)."""
+    match shard.model.linear:
+        case LinearAttention() | Kda() | Mamba1() | Mamba2() | ShortConvolution() as state if n_states > 1:
+            linear = replace(state, conv_size=state.conv_size + n_states - 1)
+            return replace(shard, model=replace(shard.model, linear=linear))
+    return shard
 
 
 def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:
