@@ -220,7 +220,7 @@ class SpeculativeCost:
         return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes
 
 
-def draft_layer(model: ModelSpec, kind: str) -> ModelSpec:
+def one_layer(model: ModelSpec, kind: str) -> ModelSpec:
     """Return a model of one layer under the shared LM head: of MTP as the checkpoint has it; else of EAGLE, which
     attends all tokens, with a dense MLP as wide as the experts that a token meets (vLLM, llama_eagle3.py and
     deepseek_eagle3.py; 18,432 with Kimi-K2)."""

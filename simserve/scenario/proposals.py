@@ -10,14 +10,7 @@ from simserve.cost.kernels import draft_shard
 from simserve.cost.memory import ExtraMemory
 from simserve.cost.roofline import decode_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
-from simserve.cost.speculative import (
-    Drafting,
-    MedusaDrafting,
-    ModelDrafting,
-    SpeculativeCost,
-    draft_layer,
-    without_host,
-)
+from simserve.cost.speculative import Drafting, MedusaDrafting, ModelDrafting, SpeculativeCost, one_layer, without_host
 from simserve.cost.step import StepCost
 from simserve.cost.weights import stages, weights_bytes
 from simserve.scenario.speculation import MODELS, SpeculationSection
@@ -70,7 +63,7 @@ class SpeculationSetup:
             return draft_shard(target, self.model, self.weight_dtype)
         if self.kind not in MODELS:
             return None
-        layer = replace(target, model=draft_layer(target.model, self.kind))
+        layer = replace(target, model=one_layer(target.model, self.kind))
         return replace(layer, weight_dtype=self.weight_dtype) if self.kind == "eagle" else layer
 
     def extra_memory(self, target: Shard) -> ExtraMemory:

@@ -11,7 +11,6 @@ from simserve.cost.shard import HEAD_DTYPE, Shard
 from simserve.cost.weights import weights_bytes
 from simserve.scenario.draft import Draft
 from simserve.scenario.machine import check_rate
-from simserve.scenario.parallel import either
 
 GB = 1e9
 
@@ -20,9 +19,6 @@ PADDED_TOKENS = 128
 
 MODELS = ("draft_model", "eagle", "mtp")
 """Drafts with a KV cache of their own."""
-
-OWN_WEIGHTS = ("draft_model", "eagle")
-"""Drafts with a checkpoint of their own."""
 
 
 class SpeculationSection(Section):
@@ -61,11 +57,11 @@ def check_speculation(draft: Draft, given: SpeculationSection, target: ModelSpec
         rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
         remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
         draft.problem(("kind",), rule, given.kind, remedy)
-    if given.kind in OWN_WEIGHTS:
+    if given.kind in ("draft_model", "eagle"):
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
         if value is not None:
-            draft.problem((key,), f"is for {either([*OWN_WEIGHTS])}, not {given.kind}", value, "leave it out")
+            draft.problem((key,), f"is for draft_model or eagle, not {given.kind}", value, "leave it out")
 
 
 def resolve_draft(draft: Draft, given: SpeculationSection, target: Shard, gpu: GpuSpec) -> SpeculationSection:

@@ -11,7 +11,7 @@ from simserve import catalog
 from simserve.catalog.layers import Heads, LayerGroup
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.shard import Shard
-from simserve.cost.speculative import draft_layer
+from simserve.cost.speculative import one_layer
 from simserve.cost.step import StepCost
 from simserve.scenario.proposals import SpeculationSetup
 from tests.catalog.test_published import CONFIGS, read
@@ -58,7 +58,7 @@ def test_a_window_of_mtp_lies_in_blocks_of_the_models_windows(tmp_path: Path) ->
 
 def test_nemotrons_layer_of_mtp_is_attention_and_experts_in_their_width(tmp_path: Path) -> None:
     shard = Shard(read(tmp_path, CONFIGS["Nemotron-3-Super-120B-A12B"]))
-    layer = replace(shard, model=draft_layer(shard.model, "mtp"), weight_dtype="bf16")
+    layer = replace(shard, model=one_layer(shard.model, "mtp"), weight_dtype="bf16")
     assert (layer.model.n_layers, layer.model.n_moe_layers, layer.model.n_bare_layers) == (1, 1, 0)
     attention = 4096 * (2 * 32 + 2 * 2) * 128
     experts = 512 * 2 * 1024 * 2688 + 2 * 4096 * 1024 + 2 * 4096 * 5376 + 4096 * 512

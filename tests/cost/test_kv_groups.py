@@ -11,7 +11,7 @@ from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.shard import Shard, n_weights
-from simserve.cost.speculative import draft_layer
+from simserve.cost.speculative import one_layer
 from simserve.cost.weights import stages
 from simserve.units import GIB
 from tests.cost.specs import total_weights
@@ -141,7 +141,7 @@ def test_layers_of_a_draft_share_the_blocks_of_layers_alike() -> None:
     assert held.blocks.filled(16) == 3
     assert held.blocks.most(131_072) == 2 * 8192 + -(-(127 + 1024) // 16) + 1
     assert bytes_by_group(held, 131_072)[-1] == 131_072 * 16 * 2048
-    eagle = kv_layout(Shard(OSS), 16, 1024, draft=Shard(draft_layer(OSS, "eagle")))
+    eagle = kv_layout(Shard(OSS), 16, 1024, draft=Shard(one_layer(OSS, "eagle")))
     assert (eagle.n_layers, eagle.blocks.filled(16)) == (19, 2)  # 18 with a window are padded
     assert (eagle.stage_bytes([9, 9]), eagle.stage_bytes([18, 18])) == (10 * 16 * 2048, 19 * 16 * 2048)
 

@@ -190,7 +190,7 @@ ALONE = {
     "cluster.autoscaler scales this pool, too",
     "give warmup_s or warmup_requests, not both",
     "is for cluster.autoscaler, which scales several pools",
-    "is for {}, not {}",
+    "is for draft_model or eagle, not {}",
     "is for the first sessions of users, and there are none",
     "is for times of the trace, and others begin its sessions",
     "is for turns that follow answers, and these come at their own times",
