@@ -121,7 +121,8 @@ def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
         memory.append((*_group_row(same[0])[:2], token, *(_size(group.longest_bytes) for group in same)))
     sums = [sum(group.longest_bytes for group in groups) for groups in answer.requests.values()]
     memory += [("all", "", "", *map(_size, sums))] * (len(memory) > 2)
-    yield f"\nMemory of a request between steps, before GPUs divide it: KV cache in {answer.kv_dtype}, and states"
+    states = " and states" if any(group.bytes_per_request for group in answer.requests[max(answer.requests)]) else ""
+    yield f"\nMemory of a request between steps, before GPUs divide it: KV cache in {answer.kv_dtype}{states}"
     yield terminal.table(memory)
     yield f"\nFewest GPUs for weights and a request of {heads[-1]}, with a scenario's defaults (-: none in a node)"
     lengths, n_columns = [f"of {n:,}" for n in answer.requests], 6 + (len(heads) > 1)

@@ -153,7 +153,7 @@ def test_the_command_prints_tables_or_json() -> None:
     assert outcome.exit_code == 0
     assert outcome.err == ""
     assert "gpt-oss-120b in mxfp4: 116.8 billion parameters, 5.131 billion active per t" in outcome.out
-    assert "KV cache in bf16, and states\n" in outcome.out
+    assert "before GPUs divide it: KV cache in bf16\n" in outcome.out
     assert "  windowed 128  18 layers  36,864 B       5.31 MB        5.31 MB\n" in outcome.out
     rows = [line.split() for line in outcome.out.splitlines()]
     assert ["all", "307.30", "MB", "1.2", "GB"] in rows
@@ -180,6 +180,7 @@ def test_states_have_no_bytes_a_token(tmp_path: Path) -> None:
     """LFM2-1.2B: ten states of two inputs of 2,048 channels in 16 bits."""
     read(tmp_path, CONFIGS["LFM2-1.2B"])
     outcome = invoke("explain", "--model", tmp_path / "config.json")
+    assert "KV cache in bf16 and states\n" in outcome.out
     (row,) = (line.split() for line in outcome.out.splitlines() if line.startswith("  state   10 layers"))
     assert row[3:6] == ["-", f"{10 * 2 * 2048 * 2 / 1e6:.2f}", "MB"]
 
