@@ -28,6 +28,7 @@ from simserve.metrics.answers.tune import TriedPoint
 from simserve.metrics.answers.twin import ServerSetting
 from simserve.metrics.result_folder import ANSWERS
 from simserve.plugins.docstrings import DescribedSchema, source_fields
+from simserve.scenario.model_sizes import ModelAnswer
 from simserve.study.capacity import capacity_result
 from simserve.tables import schema
 from simserve.tables.fields import Field
@@ -110,7 +111,7 @@ class Table(NamedTuple):
 
 def outputs_reference() -> str:
     """Return the whole page."""
-    page = _Page([*((name, answer) for name, answer in ANSWERS.values()), ("Baseline", Baseline)])
+    page = _Page([*ANSWERS.values(), ("Baseline", Baseline), ("explain_model", ModelAnswer)])
     return "\n".join([INTRO, "## Tables\n", *map(_section_of, tables()), *page.lines()])
 
 

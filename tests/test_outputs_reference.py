@@ -12,6 +12,7 @@ from docs.scenario_reference import slug
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.result_folder import ANSWERS
 from simserve.plugins.docstrings import DescribedSchema
+from simserve.scenario.model_sizes import ModelAnswer
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 ITEM = re.compile(r"^- ((?:\*\*`[^`]+`\*\*(?:, )?)+): (.*?)(?: \[([^\]]+)\])?(?:, or null)?\. (.*\.)$", re.MULTILINE)
@@ -45,7 +46,7 @@ def objects(schema: Any) -> list[dict[str, Any]]:
     return [schema, *inner] if "properties" in schema else inner
 
 
-@pytest.mark.parametrize("answer", [*(answer for _, answer in ANSWERS.values()), Baseline])
+@pytest.mark.parametrize("answer", [*(answer for _, answer in ANSWERS.values()), Baseline, ModelAnswer])
 def test_every_object_has_a_section_with_its_keys(answer: Any) -> None:
     for each in objects(TypeAdapter(answer).json_schema(schema_generator=DescribedSchema)):
         keys = set(each["properties"])

@@ -332,13 +332,14 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
         groups.append(LayerGroup("state", 1, 2))
     counts = [draw(st.integers(0, 2)) for _ in groups]
     n_whole = draw(st.integers(0, 2))
-    in_common = st.just((1, 1))  # layers without blocks of their own are in those of the target
-    others = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)]
-    if len(layers.n_by_tokens) > 1:  # entries for several tokens beside windows: each size divides the largest
-        others = [(1, 1), (1, 8), (3, 1)]
-    of_target, of_draft = draw(st.sampled_from(others) if n_whole or sum(counts) else in_common)
-    size = setup.block_size
-    target = (replace(group, tokens=size * of_target) for group in layers.groups)
+    size, own = setup.block_size, [group.tokens // setup.block_size for group in layers.groups]
+    in_common = st.just((1, min(own)))  # layers without blocks of their own are in those of the target
+    pairs = [(1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1)]
+    other = st.sampled_from([
+        (n, m) for n, m in pairs if all(m % (n * each) == 0 or n * each % m == 0 for each in own)
+    ])  # fmt: skip
+    of_target, of_draft = draw(other if n_whole or sum(counts) else in_common)
+    target = (replace(group, tokens=group.tokens * of_target) for group in layers.groups)
     draft = (KvGroup(size * of_draft, n, group) for n, group in zip(counts, groups, strict=True))
     layers = replace(layers, groups=(*target, *draft, KvGroup(size * of_draft, n_whole)))
     model = drafting.model
@@ -394,7 +395,7 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    sizes_of = st.sampled_from([1, 1, 1, 2, 4])
+    sizes_of = st.sampled_from(draw(st.sampled_from([[1], [1, 1, 1, 2, 4], [1, 3]])))
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_states = draw(st.sampled_from([0, 0, 1, 3]))
     has_ids = setup.caches_prefixes or setup.keeps_contents  # of blocks: those of states alone have none

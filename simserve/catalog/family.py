@@ -148,6 +148,8 @@ class Family(Section):
     windows: Mapping[str, str] = {}
     """Heads of layers with a window: their sizes by key, where these differ."""
     has: Traits = Traits()
+    mtp_layer: tuple[Mixer, Mlp] = ("full", "experts")
+    """Attention and MLP of layers that predict further tokens."""
     layer_inputs: Mapping[str, str] = {}
     """Sizes of embeddings and matrices that each layer has besides (Gemma 3n), by key."""
     shared_blocks: Mapping[str, str] = {}

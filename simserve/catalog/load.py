@@ -185,8 +185,12 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return dataclasses as mappings, and groups as a list of them without what they do not have."""
     if isinstance(value, tuple):
-        return [{k: v for k, v in asdict(group).items() if v and (k, v) != ("ratio", 1)} for group in value]
+        return [each if type(each) is str else _kept(asdict(each)) for each in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _kept(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in parts.items() if value and (key, value) != ("ratio", 1)}
 
 
 @cache

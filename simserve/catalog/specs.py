@@ -106,6 +106,8 @@ class ModelSpec:
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0
     """Layers that predict further tokens (MTP), as the checkpoint has them."""
+    mtp_layer: tuple[str, str] = ("full", "experts")
+    """Attention and MLP of such a layer; the MLP is dense, too, in a model without experts."""
     weight_dtype: str | None = None
     """Quantized dtype of the published checkpoint; None: 16 bits."""
     only_experts_quantized: bool = False

@@ -112,23 +112,38 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
 
 
 def _model_lines(answer: "ModelAnswer") -> Iterator[str]:
-    total, active = (f"{n / 1e9:,.4g} B" for n in (answer.n_parameters, answer.n_active))
+    total, active = (f"{n / 1e9:,.4g} billion" for n in (answer.n_parameters, answer.n_active))
     yield f"{answer.model} in {answer.weight_dtype}: {total} parameters, {active} active per token without embeddings\n"
-    yield terminal.table([(part.replace("_", " "), f"{n / 1e6:,.1f} M") for part, n in answer.parameters.items() if n])
+    yield terminal.table(
+        [(part.replace("_", " "), f"{n / 1e6:,.1f} million") for part, n in answer.parameters.items() if n]
+    )
     heads = [f"{n:,} tokens" for n in answer.requests]
     memory: list[tuple[str, ...]] = [("layers", "", "a token", *heads)]
     for same in zip(*answer.requests.values(), strict=True):
-        sizes = (f"{group.longest_bytes / 1e9:,.3f} GB" for group in same)
-        memory.append((*_group_row(same[0])[:2], f"{same[0].bytes_per_token:,.0f} B", *sizes))
-    yield f"\nKV cache and states of a request between steps\n{terminal.table(memory)}"
+        token = f"{same[0].bytes_per_token:,.0f} B" if same[0].bytes_per_token else "-"
+        memory.append((*_group_row(same[0])[:2], token, *(_size(group.longest_bytes) for group in same)))
+    sums = [sum(group.longest_bytes for group in groups) for groups in answer.requests.values()]
+    memory += [("all", "", "", *map(_size, sums))] * (len(memory) > 2)
+    states = " and states" if any(group.bytes_per_request for group in answer.requests[max(answer.requests)]) else ""
+    yield f"\nMemory of a request between steps, before GPUs divide it: KV cache in {answer.kv_dtype}{states}"
+    yield terminal.table(memory)
     yield f"\nFewest GPUs for weights and a request of {heads[-1]}, with a scenario's defaults (-: none in a node)"
-    cards: list[tuple[str, ...]] = [("card", "weights", "GPUs", "KV tokens", f"requests of {heads[0]}")]
+    lengths, n_columns = [f"of {n:,}" for n in answer.requests], 6 + (len(heads) > 1)
+    columns = ("card", "dtype", "tensor", "weights/GPU", "KV/GPU", f"requests {lengths[0]}", lengths[-1])
+    cards: list[tuple[str, ...]] = [(*columns[:n_columns], "longest, tokens")]
     for fit in answer.fits:
-        numbers = (fit.tensor, fit.kv_tokens, fit.n_requests)
-        n_gpus, tokens, n_requests = ("-" if n is None else f"{n:,}" for n in numbers)
-        tokens = "any" if fit.tensor and fit.kv_tokens is None else tokens
-        cards.append((fit.gpu, fit.weight_dtype, n_gpus, tokens, n_requests))
+        sizes = ("-" if n is None else _size(n) for n in (fit.weights_bytes, fit.kv_bytes))
+        n_requests, n_longest, tokens = (
+            "-" if n is None else f"{n:,}" for n in (fit.n_requests, fit.n_longest, fit.kv_tokens)
+        )
+        longest = "any" if fit.tensor and fit.kv_tokens is None else tokens
+        cells = (fit.gpu, fit.weight_dtype, f"{fit.tensor or '-'}", *sizes, n_requests, n_longest)
+        cards.append((*cells[:n_columns], longest))
     yield terminal.table(cards)
+
+
+def _size(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:,.2f} MB"
 
 
 def _state(pool: "PoolAnswer") -> str:

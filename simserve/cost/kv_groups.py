@@ -5,7 +5,7 @@ of one request in them; kinds with more layers take several blocks at a time (vL
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 from typing import NamedTuple
@@ -146,9 +146,10 @@ def kv_layout(
 
     Where all layers of both keep the same tokens, a block holds them all. Else layers of the draft join those of the
     model that keep the same tokens in as many bytes; others are groups of their own. Blocks have the size that the
-    layers with the most bytes a token need; those of the other model hold several times as many tokens, or are padded
-    where that is not a whole number (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
+    layers with the most bytes a token need; others hold several times as many tokens, or are padded where that is no
+    whole number, or no multiple of another (vLLM, UniformTypeKVCacheSpecs and unify_kv_cache_spec_page_size).
     """
+    shard, draft = _verifying(shard, n_states), draft and _verifying(draft, n_states)
     if draft is not None and _keep_alike((shard, draft), max_model_len):
         return _with_alike(kv_layout(shard, block_size, most_chunk, max_model_len, n_states), draft)
     shards = (shard,) if draft is None else (shard, draft)
@@ -164,14 +165,10 @@ def kv_layout(
         saved = KvGroup(tokens, 1, replace(group, window=STATE_WINDOW))
         return LayerBlocks((saved if keeps_states else KvGroup(tokens, 0),), n_states - keeps_states, most_chunk)
 
-    parts: list[GroupMemory] = []
-    for each in shards:
-        for group in (group for group in each.model.groups if group.n_keeping):
-            own_bytes = each.of(group).layer_kv_bytes_per_token
-            ratio, rest = divmod(token_bytes, own_bytes) if own_bytes else (1, 0)
-            tokens = block_size * (1 if rest or entry_tokens % (block_size * int(ratio)) else int(ratio))
-            blocks = blocks_of(group, entry_tokens if group.has_entries else tokens)
-            parts.append(GroupMemory(group, Spec.of(each, group), blocks, each is draft))
+    parts = [
+        GroupMemory(group, Spec.of(each, group), blocks_of(group, tokens), each is draft)
+        for each, group, tokens in _in_blocks(shards, token_bytes, block_size, entry_tokens)
+    ]
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
@@ -179,6 +176,35 @@ def kv_layout(
     (n_merged,) = blocks.n_by_tokens.values()
     blocks = replace(blocks, groups=(KvGroup(block_size),))
     return KvLayout(tuple(parts), blocks, n_merged * n_layers, layer_bytes, n_merged)
+
+
+def _in_blocks(
+    shards: Sequence[Shard], token_bytes: float, block_size: int, entry_tokens: int
+) -> Iterator[tuple[Shard, LayerGroup, int]]:
+    """Yield the groups that keep something, with the tokens of a block: several times those of the largest layers,
+    where blocks of all sizes divide each other."""
+    ratios: set[int] = set()
+    for each, group in ((shard, group) for shard in shards for group in shard.model.groups if group.n_keeping):
+        if group.has_entries:
+            yield each, group, entry_tokens
+            continue
+        own_bytes = each.of(group).layer_kv_bytes_per_token
+        ratio, rest = divmod(token_bytes, own_bytes) if own_bytes else (1, 0)
+        n_times = max(1, int(ratio))
+        if rest or entry_tokens % (block_size * n_times) or any(n_times % n and n % n_times for n in ratios):
+            n_times = 1
+        ratios.add(n_times)
+        yield each, group, block_size * n_times
+
+
+def _verifying(shard: Shard, n_states: int) -> Shard:
+    """Return a model with a state after each of so many tokens: its convolution keeps inputs of all (vLLM,
+    mamba_utils.py: num_spec)."""
+    state = shard.model.linear
+    if state is None or "conv_size" not in state.sizes:
+        return shard
+    sizes = {**state.sizes, "conv_size": state.sizes["conv_size"] + n_states - 1}
+    return replace(shard, model=replace(shard.model, linear=replace(state, sizes=sizes)))
 
 
 def _largest(shards: Sequence[Shard], block_size: int, *, keeps_states: bool) -> tuple[float, int]:

@@ -220,13 +220,24 @@ class SpeculativeCost:
         return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes
 
 
-def one_layer(model: ModelSpec) -> ModelSpec:
-    """Return a model of one layer, which attends all tokens, or a window where others attend entries beside one, under
-    the shared LM head."""
-    experts = model.experts and replace(model.experts, n_dense_layers=0, dense_at=())
+def one_layer(model: ModelSpec, kind: str) -> ModelSpec:
+    """Return a model of one layer under the shared LM head: of MTP as the checkpoint has it; else of EAGLE, which
+    attends all tokens, or a window where others attend entries beside one, with a dense MLP as wide as the experts that
+    a token meets (vLLM, llama_eagle3.py and deepseek_eagle3.py; 18,432 with Kimi-K2)."""
+    mixer, mlp = model.mtp_layer if kind == "mtp" else ("full", "dense")
+    mixer = "windowed" if any(group.has_entries for group in model.groups) else mixer
     whole = LayerGroup("latent" if model.mla else "full", 1)
-    group = replace(model.groups[0], n_layers=1) if any(group.has_entries for group in model.groups) else whole
-    return replace(model, n_layers=1, n_bare_layers=0, groups=(group,), experts=experts, tie_word_embeddings=True)
+    group = replace(next((each for each in model.groups if each.kind == mixer), whole), n_layers=1, n_sharing=0)
+    layer = replace(model, n_layers=1, n_bare_layers=0, groups=(group,), layer_inputs=None, tie_word_embeddings=True)
+    experts = model.experts
+    if kind != "mtp":
+        layer = replace(layer, indexer=None, gated_attention=False, norms_all_heads=False)
+        if experts is not None:
+            n_routed = experts.top_k * experts.expert_size * (experts.latent_size or model.hidden_size)
+            n_shared = experts.n_shared_experts * experts.shared_size
+            layer = replace(layer, intermediate_size=n_routed // model.hidden_size + n_shared)
+    alone = experts and replace(experts, n_dense_layers=0, dense_at=())
+    return replace(layer, experts=alone if mlp == "experts" else None)
 
 
 def without_host(engine: EngineSpec) -> EngineSpec:

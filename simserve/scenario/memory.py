@@ -15,7 +15,7 @@ from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.machine import Machine
 from simserve.scenario.parallel import either, valid_tensors
 from simserve.scenario.pool import Defaults, Pool, PoolDraft
-from simserve.scenario.speculation import speculation_setup
+from simserve.scenario.proposals import speculation_setup
 from simserve.schedulers.base import Scheduler
 from simserve.units import GIB, MIB
 

@@ -23,17 +23,20 @@ LOAD = {"n_requests": 1, "arrivals": {"kind": "constant", "rate_per_s": 1}, "len
 
 @dataclass(frozen=True)
 class KvGroupAnswer:
-    """What the layers of one kind keep of a request, on one GPU."""
+    """What the layers of one kind keep of a request, on one GPU; of a model alone, on a GPU with all of it."""
 
     kind: str
+    """One of full, windowed, chunked, latent and state."""
     n_layers: int
+    """Layers of the kind."""
     window: int | None
-    """Tokens of a window or chunk."""
+    """[tokens] Width of a window or chunk; null without one."""
     bytes_per_token: float
+    """[bytes] Keys and values of a token in all of them."""
     bytes_per_request: float
-    """Bytes of states of fixed size."""
+    """[bytes] States of fixed size in all of them."""
     longest_bytes: float
-    """Most bytes of a request of max_model_len; of a model alone, between steps."""
+    """[bytes] Most of a request of max_model_len; of a model alone, what one of the length holds between steps."""
     is_draft: bool = False
     """Whether they are the layers of a draft model."""
 
@@ -43,13 +46,21 @@ class CardRoom:
     """The fewest GPUs of a card that hold a model and a request of the context, with the defaults of a scenario."""
 
     gpu: str
+    """Card of the catalog."""
     weight_dtype: str
+    """Dtype of the weights."""
     tensor: int | None = None
-    """GPUs that share every layer; None: no degree of a node is enough, or the card lacks the dtype."""
+    """GPUs that share every layer; null: no degree of a node is enough, or the card lacks the dtype."""
+    weights_bytes: float | None = None
+    """[bytes] Weights of each GPU."""
+    kv_bytes: float | None = None
+    """[bytes] What remains on each for KV cache and states."""
     kv_tokens: int | None = None
-    """Tokens of the longest request that is held, whatever the model allows; None: any number."""
+    """[tokens] Length of the longest request that is held, whatever the model allows; null: any."""
     n_requests: int | None = None
     """Requests of the first length that are held at once, between steps."""
+    n_longest: int | None = None
+    """Requests of the last length that are held at once, between steps."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +68,13 @@ class ModelAnswer:
     """The answer about a model alone, without MTP layers and encoders, with the defaults of a scenario."""
 
     model: str
+    """Name in the catalog, or of the file."""
     weight_dtype: str
     """Dtype of the checkpoint."""
+    kv_dtype: str
+    """Dtype of keys and values."""
     n_parameters: int
+    """Parameters of all parts."""
     n_active: int
     """Parameters that a token meets, each time: not the embeddings, where it is looked up, nor experts of others."""
     parameters: dict[str, int]
@@ -85,7 +100,7 @@ def model_sizes(name: str, context: int | None = None) -> ModelAnswer:
     dtypes = dict.fromkeys((dtype, *(each for each in others if not {each, dtype} <= FLOAT8)))
     requests = {n: tuple(kv_groups(layout, n)) for n in lengths}
     fits = tuple(_fit(name, gpu, each, lengths) for gpu in catalog.names("gpus") for each in dtypes)
-    return ModelAnswer(model.name, dtype, sum(parts.values()), n_active, parts, requests, fits)
+    return ModelAnswer(model.name, dtype, defaults.kv_dtype, sum(parts.values()), n_active, parts, requests, fits)
 
 
 def kv_groups(layout: KvLayout, n_tokens: int) -> Iterator[KvGroupAnswer]:
@@ -102,5 +117,6 @@ def _fit(name: str, gpu: str, dtype: str, lengths: Sequence[int]) -> CardRoom:
         pool = {"parallel": {"tensor": tensor}, "max_model_len": lengths[-1], "calibration": "none"}
         with suppress(ScenarioError):  # the model does not fit, or the card lacks the dtype
             kv = Scenario.from_dict({**keys, "cluster": {"pools": [pool]}}).setups[0].ledger
-            return CardRoom(gpu, dtype, tensor, kv.longest_tokens, kv.lane_blocks // kv.layout.blocks.held(lengths[0]))
+            first, last = (kv.lane_blocks // kv.layout.blocks.held(n) for n in (lengths[0], lengths[-1]))
+            return CardRoom(gpu, dtype, tensor, kv.weights_bytes, kv.kv_bytes, kv.longest_tokens, first, last)
     return CardRoom(gpu, dtype)

@@ -16,7 +16,8 @@ from simserve.scenario.fleet import Shutdown, Spares, Startup
 from simserve.scenario.host_tier import HostTierSection
 from simserve.scenario.machine import CalibrationFile, Machine, calibration_of
 from simserve.scenario.parallel import Parallel
-from simserve.scenario.speculation import SpeculationSection, SpeculationSetup, speculation_setup
+from simserve.scenario.proposals import SpeculationSetup, speculation_setup
+from simserve.scenario.speculation import SpeculationSection
 from simserve.schedulers.base import Scheduler
 
 

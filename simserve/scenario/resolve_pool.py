@@ -200,9 +200,11 @@ def _check_draft_timed(draft: PoolDraft) -> None:
 
 
 def _check_draft_length(draft: PoolDraft) -> None:
-    """Check that requests are no longer than the draft model's context."""
+    """Check that requests are no longer than the draft model's context; a head reads its target's layers instead."""
     speculation, given = draft.pool.speculation, draft.pool.max_model_len
-    if speculation is None or speculation.model is None or draft.touched("speculation", "max_model_len"):
+    if speculation is None or speculation.model is None or speculation.kind == "eagle":
+        return
+    if draft.touched("speculation", "max_model_len"):
         return
     most = catalog.load_model(speculation.model).max_position_embeddings
     if given is not None and given > most:

@@ -23,7 +23,7 @@ from simserve.scenario.machine import Machine, calibration_of, load_engine
 from simserve.scenario.memory import captures_prompts, memory_of
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Defaults, Pool
-from simserve.scenario.speculation import SpeculationSetup, speculation_setup
+from simserve.scenario.proposals import SpeculationSetup, speculation_setup
 from simserve.schedulers.base import Scheduler
 
 HOST = ("step_host_s", "request_host_s", "exposed_step_s", "eager_kernel_s", "mask_token_s", "gap_s")

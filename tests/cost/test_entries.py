@@ -138,7 +138,7 @@ def test_the_useful_work_of_a_step_counts_entries(flash: ModelSpec) -> None:
 
 
 def test_a_layer_that_predicts_further_tokens_has_a_window_alone(flash: ModelSpec) -> None:
-    draft = one_layer(flash)
+    draft = one_layer(flash, "mtp")
     assert [(group.kind, group.n_layers, group.window) for group in draft.groups] == [("windowed", 1, 128)]
     layout = kv_layout(Shard(flash), 16, 8, draft=Shard(draft))
     assert layout.n_layers == 44

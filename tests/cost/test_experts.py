@@ -20,7 +20,7 @@ from simserve.cost.roofline import Roofline
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
 from simserve.cost.timed_forms import borrowed
-from simserve.scenario.speculation import SpeculationSetup
+from simserve.scenario.proposals import SpeculationSetup
 from simserve.units import to_s
 from tests.cost.specs import H100, IDEAL, step_cost
 

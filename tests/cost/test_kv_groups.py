@@ -142,7 +142,7 @@ def test_layers_of_a_draft_share_the_blocks_of_layers_alike() -> None:
     assert held.blocks.filled(16) == 3
     assert held.blocks.most(131_072) == 2 * 8192 + -(-(127 + 1024) // 16) + 1
     assert bytes_by_group(held, 131_072)[-1] == 131_072 * 16 * 2048
-    eagle = kv_layout(Shard(OSS), 16, 1024, draft=Shard(one_layer(OSS)))
+    eagle = kv_layout(Shard(OSS), 16, 1024, draft=Shard(one_layer(OSS, "eagle")))
     assert (eagle.n_layers, eagle.blocks.filled(16)) == (19, 2)  # 18 with a window are padded
     assert (eagle.stage_bytes([9, 9]), eagle.stage_bytes([18, 18])) == (10 * 16 * 2048, 19 * 16 * 2048)
 
@@ -174,7 +174,9 @@ def test_a_draft_of_larger_layers_gives_its_target_larger_blocks_and_odd_ones_ar
 def test_states_of_a_draft_count_beside_those_of_its_target() -> None:
     small = replace(NEXT, n_layers=16, groups=(LayerGroup("state", 12), LayerGroup("full", 4)))
     alone = kv_layout(Shard(LLAMA), 16, 1024, n_states=3, draft=Shard(small))
-    assert alone.block_size == 272  # a state of Qwen3-Next fills 536 tokens of its own 2,048 bytes a layer
+    # A state of Qwen3-Next, with the inputs of three tokens more than its convolution needs but one.
+    n_bytes = (32 * 128 * 128 + (3 + 2) * (2 * 2048 + 4096)) * 2
+    assert alone.block_size == -(-n_bytes // (16 * 4096)) * 16 == 288
     assert alone.blocks.n_states == 3 * 3
     assert alone.blocks.most(1) == 9 + 8 + 1
 

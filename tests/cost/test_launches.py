@@ -9,7 +9,8 @@ import pytest
 from simserve import catalog
 from simserve.cost.shard import Shard
 from simserve.cost.step import StepCost
-from simserve.scenario.speculation import SpeculationSection, speculation_setup
+from simserve.scenario.proposals import speculation_setup
+from simserve.scenario.speculation import SpeculationSection
 from simserve.units import to_ps, to_s
 from tests.cost.specs import H100, IDEAL
 

@@ -115,8 +115,8 @@ def test_a_layer_of_two_attentions_has_experts_besides(tmp_path: Path) -> None:
     halves = [*stages(model, 2)]
     assert [(half.n_dense_layers, half.n_moe_layers, half.n_in_groups) for half in halves] == [(28, 14, (28, 14))] * 2
     assert sum(weights_bytes(shard, half) for half in halves) == pytest.approx(weights_bytes(shard), rel=1e-12)
-    draft = one_layer(model)
-    assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(draft)] == [(0, 1)]
+    draft = one_layer(model, "mtp")
+    assert [(stage.n_dense_layers, stage.n_moe_layers) for stage in stages(draft)] == [(1, 0)]
 
 
 def test_layers_that_share_a_block_have_its_weights_once_and_its_work_each(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from simserve.catalog.layers import LayerGroup
 from simserve.cost.model import StepShape, shape_ps
 from simserve.cost.speculative import MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.step import StepCost
-from simserve.scenario.speculation import SpeculationSetup
+from simserve.scenario.proposals import SpeculationSetup
 from tests.cost.specs import H100, IDEAL, cost_of, step_cost
 
 LLAMA = cost_of("llama-3.1-8b")
@@ -145,7 +145,7 @@ def test_latent_vectors_in_fp8_are_multiplied_in_fp8_on_blackwell() -> None:
 
 def test_a_layer_is_like_the_models_last() -> None:
     deepseek = cost_of("deepseek-v3", "h200-sxm", tensor=8, weight_dtype="fp8_block")
-    layer = one_layer(deepseek.shard.model)
+    layer = one_layer(deepseek.shard.model, "mtp")
     assert (layer.n_dense_layers, layer.n_moe_layers) == (0, 1)
     mtp = SpeculationSetup("mtp", (0.8,), 0.0).draft_cost(deepseek)
     assert mtp is not None

@@ -182,6 +182,7 @@ REFUSED: dict[str, list[Refused]] = {
 """What breaks each row of the page."""
 
 ALONE = {
+    "{} proposes with a layer like those that attend, and {} has none",
     "a pool with a role keeps its model, as its KV cache serves the other",
     "a step verifies {} tokens of each of {}, {}, and {} is {}",
     "a {} pool needs a {} pool",
@@ -190,7 +191,7 @@ ALONE = {
     "cluster.autoscaler scales this pool, too",
     "give warmup_s or warmup_requests, not both",
     "is for cluster.autoscaler, which scales several pools",
-    "is for draft_model, not {}",
+    "is for draft_model or eagle, not {}",
     "is for the first sessions of users, and there are none",
     "is for times of the trace, and others begin its sessions",
     "is for turns that follow answers, and these come at their own times",
@@ -213,6 +214,7 @@ ALONE = {
     "must differ from the pools' names",
     "must divide {}, {}: the GPUs of a replica share the experts",
     "must end",
+    "must have the hidden size of {}, {}, as a head reads its layers",
     "must have {}, which verifies its proposals, not {}",
     "must hold a block of {} tokens, {} bytes of all its GPUs",
     "must hold a block of {} tokens{}, {} bytes of each GPU",

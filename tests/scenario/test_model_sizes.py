@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 import simserve
 from simserve import Scenario, catalog
@@ -13,8 +14,11 @@ from simserve.cost.weights import parameters, weights_bytes
 from simserve.errors import SimserveError
 from simserve.explain.explain import explain
 from simserve.scenario.model_sizes import LOAD, CardRoom, KvGroupAnswer, ModelAnswer
+from tests.catalog.test_published import CONFIGS, read
 from tests.cli.invoke import invoke
 from tests.fuzz.configs import LLAMA
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 SHARED = (("llama-3.1-8b", 131_072), ("deepseek-v3", 32_768), ("gpt-oss-120b", 131_072), ("qwen3-next-80b-a3b", 65_536))
 
@@ -112,6 +116,8 @@ def test_a_model_alone_agrees_with_its_scenarios(model: str, context: int) -> No
         assert fit.kv_tokens is not None and fit.kv_tokens >= context
         blocks = setup.ledger.layout.blocks
         assert fit.n_requests == pool.n_blocks // blocks.held(8192)
+        assert fit.n_longest == pool.n_blocks // blocks.held(context)
+        assert (fit.weights_bytes, fit.kv_bytes) == (setup.ledger.weights_bytes, setup.ledger.kv_bytes)
         for alone, sharded in zip(answer.requests[context], pool.kv_groups, strict=True):
             assert (alone.kind, alone.n_layers, alone.window) == (sharded.kind, sharded.n_layers, sharded.window)
             if fit.tensor == 1:
@@ -146,14 +152,44 @@ def test_the_command_prints_tables_or_json() -> None:
     outcome = invoke("explain", "--model", "gpt-oss-120b", "--context", "32768")
     assert outcome.exit_code == 0
     assert outcome.err == ""
-    assert "gpt-oss-120b in mxfp4: 116.8 B parameters, 5.131 B active per token without emb" in outcome.out
-    assert "  windowed 128  18 layers  36,864 B      0.005 GB       0.005 GB\n" in outcome.out
-    assert "  a10            bf16        -          -                         -\n" in outcome.out
+    assert "gpt-oss-120b in mxfp4: 116.8 billion parameters, 5.131 billion active per t" in outcome.out
+    assert "before GPUs divide it: KV cache in bf16\n" in outcome.out
+    assert "  windowed 128  18 layers  36,864 B       5.31 MB        5.31 MB\n" in outcome.out
+    rows = [line.split() for line in outcome.out.splitlines()]
+    assert ["all", "307.30", "MB", "1.2", "GB"] in rows
+    assert ["a10", "bf16", *"------"] in rows
+    b200 = next(fit for fit in simserve.explain_model("gpt-oss-120b", context=32_768).fits if fit.gpu == "b200-sxm")
+    assert b200.weights_bytes is not None and b200.kv_bytes is not None
+    sizes = [f"{b200.weights_bytes / 1e9:.1f}", "GB", f"{b200.kv_bytes / 1e9:.1f}", "GB"]
+    counts = [f"{n:,}" for n in (b200.n_requests, b200.n_longest, b200.kv_tokens)]
+    assert ["b200-sxm", b200.weight_dtype, str(b200.tensor), *sizes, *counts] in rows
     printed = json.loads(invoke("explain", "--model", "gpt-oss-120b", "--context", "32768", "--json").out)
     answer = simserve.explain_model("gpt-oss-120b", context=32_768)
     assert printed["parameters"] == answer.parameters
     assert [CardRoom(**fit) for fit in printed["fits"]] == list(answer.fits)
     assert [KvGroupAnswer(**group) for group in printed["requests"]["32768"]] == list(answer.requests[32_768])
+
+
+def test_a_short_context_has_one_column_of_requests() -> None:
+    lines = invoke("explain", "--model", "phi-4", "--context", "4096").out.splitlines()
+    (heads,) = (line for line in lines if line.startswith("  card"))
+    assert heads.split("GPU  ")[-1].split("  ") == ["requests of 4,096", "longest, tokens"]
+
+
+def test_states_have_no_bytes_a_token(tmp_path: Path) -> None:
+    """LFM2-1.2B: ten states of two inputs of 2,048 channels in 16 bits."""
+    read(tmp_path, CONFIGS["LFM2-1.2B"])
+    outcome = invoke("explain", "--model", tmp_path / "config.json")
+    assert "KV cache in bf16 and states\n" in outcome.out
+    (row,) = (line.split() for line in outcome.out.splitlines() if line.startswith("  state   10 layers"))
+    assert row[3:6] == ["-", f"{10 * 2 * 2048 * 2 / 1e6:.2f}", "MB"]
+
+
+def test_the_json_is_what_its_schema_says() -> None:
+    printed = invoke("explain", "--model", "qwen3-next-80b-a3b", "--json").out
+    assert TypeAdapter(ModelAnswer).validate_json(printed) == simserve.explain_model("qwen3-next-80b-a3b")
+    schema = json.loads((DOCS / "explain_model.schema.json").read_text(encoding="utf-8"))
+    assert list(json.loads(printed)) == list(schema["properties"])
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,20 @@ def test_versions_plan_ahead_with_what_they_can(
             f"{HERE}.model: is required for draft_model; name a small one",
         ),
         (
+            "{kind: medusa, tokens: 3, acceptance: 0.7, model: llama-3.2-1b}",
+            [],
+            f"{HERE}.model: is for draft_model or eagle, not medusa, got 'llama-3.2-1b'; leave it out",
+        ),
+        (
             "{kind: eagle, tokens: 3, acceptance: 0.7, model: llama-3.2-1b}",
             [],
-            f"{HERE}.model: is for draft_model, not eagle, got 'llama-3.2-1b'; leave it out",
+            f"a.yaml:11: {HERE}.model: must have the hidden size of llama-3.1-8b, 4096, as a head reads its layers, "
+            "got 2048; use the config.json of a head that was trained for it",
+        ),
+        (
+            "{kind: eagle, tokens: 3, acceptance: 0.7, weight_dtype: nvfp4}",
+            [],
+            f"{HERE}.weight_dtype: ",
         ),
         (
             DRAFT,

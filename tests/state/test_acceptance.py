@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from simserve.scenario.speculation import SpeculationSetup
+from simserve.scenario.proposals import SpeculationSetup
 from simserve.state.acceptance import Acceptance, _mixed
 
 GAMMA, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
