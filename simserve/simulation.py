@@ -208,11 +208,7 @@ def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
 
 
 def _serve(
-    scenario: Scenario,
-    priced: _Priced,
-    load: Load,
-    progress: OnProgress | None,
-    n_processes: int = 1,
+    scenario: Scenario, priced: _Priced, load: Load, progress: OnProgress | None, n_processes: int = 1
 ) -> _Served:
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups

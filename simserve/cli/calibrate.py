@@ -168,13 +168,7 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
 
 
 def _fit_logs(
-    logs: list[Path],
-    scenario: Path | None,
-    others: list[str],
-    columns: str | None,
-    out: Path | None,
-    *,
-    as_json: bool,
+    logs: list[Path], scenario: Path | None, others: list[str], columns: str | None, out: Path | None, *, as_json: bool
 ) -> None:
     """Fit constants and kernels to logs of the server of a scenario; write a calibration and a page."""
     from simserve.lab.fitted_log import fit_facts, write_fitted

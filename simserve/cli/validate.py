@@ -16,22 +16,13 @@ if TYPE_CHECKING:
     from simserve.lab.runs import MeasuredRun, Prediction
     from simserve.report.document import Table
 
-SIDES = {
-    "ttft": "prefill: TTFT",
-    "median_ttft": "prefill: median TTFT",
-    "tpot": "decode: TPOT",
-    "e2e": "both: E2E",
-}
+SIDES = {"ttft": "prefill: TTFT", "median_ttft": "prefill: median TTFT", "tpot": "decode: TPOT", "e2e": "both: E2E"}
 """Latencies of settings, by the side that they depend on most. A closed loop serves concurrency / E2E requests per
 second, so throughput per GPU is wrong by as much as E2E."""
 
-Rows = Annotated[
-    Path | None,
-    typer.Argument(help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
-]
+Rows = Annotated[Path | None, typer.Argument(help="CSV of serving runs; with --scenario, a log (docs/validation.md).")]
 LogScenario = Annotated[
-    Path | None,
-    typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on."),
+    Path | None, typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on.")
 ]
 # Runs, not logs.
 CampaignName = Annotated[
@@ -42,8 +33,7 @@ RequestsPerClient = Annotated[
     int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
 ]
 ShortestFrac = Annotated[
-    float | None,
-    typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl."),
+    float | None, typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl.")
 ]
 OneEngine = Annotated[str | None, typer.Option("--engine", help="Use only the runs of this engine.")]
 LeaveOut = Annotated[

@@ -9,14 +9,7 @@ from typing import Any
 import pandas as pd
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.calibration import (
-    SCHEMA,
-    Calibration,
-    calibration_path,
-    launch_factor,
-    nearest,
-    read_calibration,
-)
+from simserve.cost.calibration import SCHEMA, Calibration, calibration_path, launch_factor, nearest, read_calibration
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import read_json
 from simserve.lab.fit import Theta, rounded

@@ -140,8 +140,7 @@ class Summary(Figures, extra="allow"):
     """Sessions with their first request in the window; null unless requests wait for other answers
     (docs/sessions.md)."""
     speculation: Annotated[
-        SpeculationJson | None,
-        lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts),
+        SpeculationJson | None, lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts)
     ] = None
     """Proposed tokens; null unless a pool speculates (docs/speculation.md)."""
     kv: Annotated[KvUseJson, lambda run: run.kv] = KvUseJson.model_construct()
@@ -159,8 +158,7 @@ class Summary(Figures, extra="allow"):
     mbu: Annotated[Measured, lambda run: run.measured.use.whole.mbu] = None
     """[share] Bytes/s of all computation over the data-sheet bandwidth, over the window."""
     pools: Annotated[
-        list[PoolJson],
-        lambda run: pool_figures(run.facts, run.measured.use, run.lives.gpus_by_pool(run.window.span_s)),
+        list[PoolJson], lambda run: pool_figures(run.facts, run.measured.use, run.lives.gpus_by_pool(run.window.span_s))
     ]
     """Facts of each pool."""
     trust: Annotated[TrustJson, lambda run: run.trust]

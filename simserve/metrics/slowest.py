@@ -178,11 +178,7 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> SlowestRequestsJson |
     more = {name: getattr(mean, name) - getattr(of_all, name) for name in PARTS}
     binds = max(more, key=lambda name: more[name])
     return SlowestRequestsJson(
-        n=n,
-        from_s=float(latency_s[slow].min()),
-        mean=mean,
-        all=of_all,
-        binds=binds if more[binds] > 0 else None,
+        n=n, from_s=float(latency_s[slow].min()), mean=mean, all=of_all, binds=binds if more[binds] > 0 else None
     )
 
 

@@ -37,10 +37,7 @@ def server_of_file(path: Path, env: Mapping[str, str], name: str | None = None) 
 
 
 def read_server(
-    line: str | None,
-    files: Mapping[str, Path | None],
-    env: Mapping[str, str],
-    service: str | None = None,
+    line: str | None, files: Mapping[str, Path | None], env: Mapping[str, str], service: str | None = None
 ) -> ServerCommand:
     """Return the server of a command line or of the one file that an option names. Raises SimserveError."""
     given = {option: path for option, path in files.items() if path is not None}

@@ -128,11 +128,7 @@ def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
     return (
         Tile("Decision", "Passes" if answer.passes else "Fails", [exit_code]),
         Tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
-        Tile(
-            f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
-            share(now),
-            [f"was {share(before)}{points}"],
-        ),
+        Tile(f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s", share(now), [f"was {share(before)}{points}"]),
         Tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
         Tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
         Tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),

@@ -20,15 +20,7 @@ from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.against import Against
 from simserve.study.check.baseline import curve_of, grid_of
-from simserve.study.check.gate import (
-    FALSE_ALARMS,
-    Answer,
-    AttainmentCurve,
-    Loss,
-    answer,
-    loss_between,
-    significance,
-)
+from simserve.study.check.gate import FALSE_ALARMS, Answer, AttainmentCurve, Loss, answer, loss_between, significance
 from simserve.study.check.load_facts import PARTS, TimeOrMemory, drawn_load, load_facts
 from simserve.study.check.measured import covariate
 from simserve.study.check.same_question import differences, portable

@@ -60,10 +60,7 @@ def read_side(path: Path) -> ComparedSide:
 
 
 def compare(
-    a: ComparedSide,
-    b: ComparedSide,
-    n_replications: int = REPLICATIONS,
-    effort: Effort = DEFAULT_EFFORT,
+    a: ComparedSide, b: ComparedSide, n_replications: int = REPLICATIONS, effort: Effort = DEFAULT_EFFORT
 ) -> ComparisonAnswer:
     """Return which side carries more load, and by how much B differs from A in each measure.
 
