@@ -23,10 +23,8 @@ from simserve.state.request import Request
 
 
 class BatchColumns:
-    """The requests of a replica.
-
-    It counts in the replica's own pool, cohort and view for routers; requests are places of `live`.
-    """
+    """The requests of a replica. It counts in the replica's own pool, cohort and view for routers; requests are places
+    of `live`."""
 
     def __init__(
         self, replica: Replica, prompts: PromptColumns, records: Records, rows: NextRows, side: HandoverSide

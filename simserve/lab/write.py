@@ -108,10 +108,8 @@ def with_held_out_kernels(name: str) -> Calibration:
 
 
 def unfitted(table: pd.DataFrame, fits: Sequence[KernelFit]) -> list[tuple[str, int]]:
-    """List the operations of a table without a fit (matrices and experts by dtype), and their rows.
-
-    Copies to the host have no form to fit.
-    """
+    """List the operations of a table without a fit (matrices and experts by dtype), and their rows. Copies to the host
+    have no form to fit."""
     table = table[table["op"] != "host_copy"]
     by_dtype = table["op"].isin(("gemm", "moe"))
     names = table["op"].where(~by_dtype, table["op"] + " " + table.get("dtype", ""))

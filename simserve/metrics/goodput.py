@@ -121,10 +121,8 @@ def all_met(met: Mapping[str, Flags]) -> Flags | None:
 
 
 def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> AttainmentJson | None:
-    """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators.
-
-    A rejected, timed-out or unfinished request is a miss. None without an SLO.
-    """
+    """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators. A
+    rejected, timed-out or unfinished request is a miss. None without an SLO."""
     everything = all_met(met)
     if everything is None:
         return None

@@ -61,10 +61,8 @@ def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
 
 
 def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> ReservationJson | None:
-    """Return what requests reserve and use, where others wait for blocks that are reserved rather than used.
-
-    None where use or slots keep them out, where none waits, and where policies reserve nothing.
-    """
+    """Return what requests reserve and use, where others wait for blocks that are reserved rather than used. None where
+    use or slots keep them out, where none waits, and where policies reserve nothing."""
     known = next(filter(None, (pool.reserving for pool in facts.pools_by_replica)), None)
     if known is None:
         return None

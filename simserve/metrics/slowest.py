@@ -94,10 +94,8 @@ SlowestParts = dict[str, Floats]
 
 
 def time_split(requests: Columns, window: Window, facts: RunFacts) -> TimeSplitJson | None:
-    """Return the mean of each part over the window's finished requests, and over the slowest by each latency.
-
-    None where nothing finished, or where there is no time split.
-    """
+    """Return the mean of each part over the window's finished requests, and over the slowest by each latency. None
+    where nothing finished, or where there is no time split."""
     chosen = window.finished(requests)
     table = requests | {"chosen": chosen}
     rows = rows_where(lambda part: part["chosen"], table)
@@ -132,10 +130,8 @@ def parts_by_latency(requests: Columns, rows: Ints, facts: RunFacts) -> Callable
 
 
 def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
-    """Return the share of each part before the first token, summing to ttft_s.
-
-    The rest is due to evictions: first waiting, then recomputation, as an evicted request waits first.
-    """
+    """Return the share of each part before the first token, summing to ttft_s. The rest is due to evictions: first
+    waiting, then recomputation, as an evicted request waits first."""
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
     shares = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}

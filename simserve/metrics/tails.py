@@ -82,10 +82,8 @@ class Tail:
         return [replace(self, n=n, ratios=self.ratios[part], places=self.places[part]) for n, part in parts]
 
     def beyond(self, goal_frac: float) -> "Tail":
-        """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies.
-
-        A request beyond the quantile of the largest ratio is beyond that of one of its ratios.
-        """
+        """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies. A
+        request beyond the quantile of the largest ratio is beyond that of one of its ratios."""
         kept = _beyond(self.ratios, (n_allowed(self.n, goal_frac) + 1) / max(1, len(self.ratios)))
         return replace(self, ratios=self.ratios[kept], places=self.places[kept])
 

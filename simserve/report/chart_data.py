@@ -106,9 +106,7 @@ def per_bin(at_s: Floats, width_s: float, n_bins: int) -> Floats:
 
 def coarser(grid: Floats, factor: int) -> tuple[Floats, Floats]:
     """Return mean and peak over rows and over every `factor` columns: `(n_rows, n_columns)` to `(n_columns / factor,)`.
-
-    NaN is left out, and comes back where there is nothing else.
-    """
+    NaN is left out, and comes back where there is nothing else."""
     n_rows, n_columns = grid.shape
     n_bins = -(-n_columns // factor)
     padded = np.full((n_rows, n_bins * factor), np.nan)

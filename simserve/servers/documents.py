@@ -81,10 +81,8 @@ def _documents(path: Path) -> list[Any]:
 def _servers(
     node: Any, path: Path, env: Mapping[str, str], seen: set[int], name: str = "server", replicas: int | None = None
 ) -> Iterator[tuple[str, ServerCommand]]:
-    """Yield the servers below a node by their names, each with the copies of what encloses it.
-
-    `seen`: nodes that were looked at, by identity, as an alias may contain itself.
-    """
+    """Yield the servers below a node by their names, each with the copies of what encloses it. `seen`: nodes that were
+    looked at, by identity, as an alias may contain itself."""
     if id(node) in seen:
         return
     match node:

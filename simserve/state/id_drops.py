@@ -14,10 +14,8 @@ Convert = Callable[[Request, int], int]
 
 
 class IdDrops:
-    """Members of a cohort in the order in which windows next leave a block of each that has an id.
-
-    The prefix cache needs their order. Blocks without an id are only counted.
-    """
+    """Members of a cohort in the order in which windows next leave a block of each that has an id. The prefix cache
+    needs their order. Blocks without an id are only counted."""
 
     __slots__ = ("_ahead", "_joined", "_n_ids", "_n_joins", "_step_with", "_stored_at", "_windows", "due", "next_step")
 

@@ -47,10 +47,8 @@ class SentPrompts:
             ids.pop(ids.n - self._most_ids)
 
     def _n_ids(self, request: Request) -> int:
-        """Return the number of whole prompt blocks with an id; ids may extend into the output, which no router knows.
-
-        A prompt longer than the capacity counts only its beginning.
-        """
+        """Return the number of whole prompt blocks with an id; ids may extend into the output, which no router knows. A
+        prompt longer than the capacity counts only its beginning."""
         if not self._most_ids:
             return 0
         return min(request.prompt_tokens // self._block_tokens, len(request.chains[self._block_tokens]), self._most_ids)

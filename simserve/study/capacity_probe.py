@@ -103,10 +103,8 @@ class NearCapacity:
 
 
 def offered_rate(nominal_per_s: float | None, load: Load) -> OfferedRate | None:
-    """Return the rate of a run's load; None of a load that adapts, or that has less than two instants.
-
-    Later turns and batch jobs belong to the requests per instant drawn.
-    """
+    """Return the rate of a run's load; None of a load that adapts, or that has less than two instants. Later turns and
+    batch jobs belong to the requests per instant drawn."""
     if load.concurrency is not None or len(load.trace) < 2:
         return None
     if nominal_per_s is not None and load.drawn is not None:

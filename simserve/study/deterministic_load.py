@@ -19,9 +19,7 @@ HEAD = 64
 
 def is_deterministic(scenario: Scenario) -> bool:
     """Return whether nothing of a run is drawn: no acceptance, no backoff, no replica, and two seeds offer one load.
-
-    Reads or draws that load twice. Raises TraceError, PolicyError as `simulate` does.
-    """
+    Reads or draws that load twice. Raises TraceError, PolicyError as `simulate` does."""
     if _server_draws(scenario):
         return False
     head = _head(scenario)

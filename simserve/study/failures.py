@@ -143,9 +143,7 @@ class ResilienceQuestion:
     @property
     def sizes(self) -> list[int]:
         """Replicas of the fleets to run: one fewer than without spares up to all spares, and what most failures leave.
-
-        A size between those attains at least what the next smaller one does.
-        """
+        A size between those attains at least what the next smaller one does."""
         n, n_lost = self.pool.replicas, max(threat.n_lost for threat in self.threats)
         sizes = {max(0, n - n_lost), *range(n - 1, n + self.spares[-1] + 1)}
         return [n] if self.is_scaled else sorted(sizes - {0})

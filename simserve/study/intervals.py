@@ -56,11 +56,8 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def share_of(values: Sequence[float], n_effective: float) -> Estimate:
-    """Return the mean of shares of independent runs with n_effective independent requests in all.
-
-    Where misses are few, most runs have none, and their spread is too small: the interval is then at least Wilson's
-    for all runs together.
-    """
+    """Return the mean of shares of independent runs with n_effective independent requests in all. Where misses are few,
+    most runs have none, and their spread is too small: the interval is then at least Wilson's for all runs together."""
     result = mean_of(values)
     if not result.has_interval:
         return result

@@ -113,10 +113,8 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
 
 
 def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
-    """Return the mean over independent runs; that of the attainment is given at the nominal load.
-
-    A high end that is open is infinite; a measure that a run lacks has no mean.
-    """
+    """Return the mean over independent runs; that of the attainment is given at the nominal load. A high end that is
+    open is infinite; a measure that a run lacks has no mean."""
     values = [measure.of(run) for run in runs]
     n_effective = sum(run.trust.n_effective or 0.0 for run in runs)
     if measure is ATTAINMENT:

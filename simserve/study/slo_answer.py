@@ -99,10 +99,8 @@ def _off_frac(runs: Sequence[Outcome]) -> float | None:
 
 
 def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> AnswerJson | None:
-    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests.
-
-    It is decided by the margin, or by the interval of the share where only shares are known.
-    """
+    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests. It is decided
+    by the margin, or by the interval of the share where only shares are known."""
     result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac)
     decision = _by_margin(runs, goal_frac)
     return result if result is None or decision is None else result.model_copy(update={"decision": decision.old_word})
@@ -132,9 +130,7 @@ def mean_load(loads: Sequence[NominalLoad]) -> NominalLoad:
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:
     """Return arrivals beyond the expected, and misses beyond the pooled share, each per mean arrivals, `(n_runs,)`.
-
-    None where there are too few runs, or nothing is drawn.
-    """
+    None where there are too few runs, or nothing is drawn."""
     off_fracs = [each.off_frac for each in runs if each.off_frac is not None]
     if len(off_fracs) < max(len(runs), FEWEST):
         return None

@@ -1,6 +1,5 @@
 """Folder: the result folder of each command. A result is written beside its place and swapped in whole; the earlier one
-stays until then.
-"""
+stays until then."""
 
 import errno
 import os
@@ -78,10 +77,8 @@ OLDER = b'{"answer":"older than the runs below"}\n'
 
 @contextmanager
 def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
-    """Yield an empty folder to fill; if the block succeeds, it replaces `directory`, otherwise it is removed.
-
-    Raises OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written.
-    """
+    """Yield an empty folder to fill; if the block succeeds, it replaces `directory`, otherwise it is removed. Raises
+    OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written."""
     check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises for cyclic links
     with _plain_error(directory, kind), new_folders(place.parent), partial_folder(place) as partial:

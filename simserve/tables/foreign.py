@@ -193,10 +193,8 @@ def _plain(array: Any) -> Any:
 
 
 def _words(array: Any, most_characters: int, is_cut: bool = False) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the different texts of an array, and which of them each row has; whole numbers count as text.
-
-    A long text is cut or refused here, before it is copied to all of its rows.
-    """
+    """Return the different texts of an array, and which of them each row has; whole numbers count as text. A long text
+    is cut or refused here, before it is copied to all of its rows."""
     if not _is_text(array.type):
         array = _plain(array)
         array = array if pa.types.is_null(array.type) else array.cast(pa.int64())

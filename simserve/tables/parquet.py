@@ -40,10 +40,8 @@ _ENCODINGS = {"float": "BYTE_STREAM_SPLIT"} | dict.fromkeys(("int32", "int64", "
 def write_table(
     path: Path, fields: tuple[Field, ...], columns: Columns, extra: Mapping[str, str] | None = None
 ) -> None:
-    """Write columns as one file; `extra` goes into its metadata under the names `simserve.<key>`.
-
-    The same columns always give the same bytes. Raises OSError if the disk refuses.
-    """
+    """Write columns as one file; `extra` goes into its metadata under the names `simserve.<key>`. The same columns
+    always give the same bytes. Raises OSError if the disk refuses."""
     release(columns)
     n_rows = n_rows_of(columns)
     lists = [column for column in columns.values() if isinstance(column, Lists)]

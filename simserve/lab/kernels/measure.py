@@ -118,9 +118,7 @@ def measure(
     progress: Callable[[Measurement], None] = lambda _: None,
 ) -> Measurement:
     """Time the shapes that a partial table lacks, for about `limit_s`, and name the table as asked when none is left.
-
-    Each row is in the file before the next shape begins. Raises CalibrationError, OutputError.
-    """
+    Each row is in the file before the next shape begins. Raises CalibrationError, OutputError."""
     until = monotonic() + limit_s
     result = Measurement(len(shapes))
     with _started(table, device.name) as (file, rows):

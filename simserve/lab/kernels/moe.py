@@ -38,10 +38,8 @@ NOT_GATED = {(2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120)}
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
-    """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel.
-
-    The kernel measured for the most models counts. Whole models are held out.
-    """
+    """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel. The kernel measured for
+    the most models counts. Whole models are held out."""
     rows = rows_of(table, "moe")
     rows = rows.assign(kernel=rows["kernel"].fillna("") if "kernel" in rows else "")
     fits = []
@@ -57,9 +55,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 
 def _kernel(rows: pd.DataFrame) -> str | None:
     """Return the kernel measured for the most models, or a faster one of the same layers, which servers are set to use.
-
-    The first by name on a tie.
-    """
+    The first by name on a tie."""
     if rows.empty:
         return None
     usual = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size().idxmax()

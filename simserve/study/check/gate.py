@@ -140,10 +140,8 @@ def loss_between(
     goal_frac: float,
     control_variate: ControlVariate | None = None,
 ) -> Loss:
-    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples.
-
-    `luck` says how hard each seed of either side happened to be, whatever the server; without it, it counts as noise.
-    """
+    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples. `luck` says
+    how hard each seed of either side happened to be, whatever the server; without it, it counts as noise."""
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
@@ -188,10 +186,8 @@ def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence
 
 
 def _n_free(left: Floats, n_fitted: int) -> float:
-    """Return the degrees of freedom of a variance: fewer where a few seeds, with one long burst each, dominate it.
-
-    An estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40).
-    """
+    """Return the degrees of freedom of a variance: fewer where a few seeds, with one long burst each, dominate it. An
+    estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40)."""
     n, total = len(left), float(np.square(left).sum())
     kurtosis = n * float((left**4).sum()) / total**2 if total else 3.0
     return max(1.0, min(n - n_fitted, 2 * n / max(kurtosis - 1, 1.0)))

@@ -62,11 +62,8 @@ def read_side(path: Path) -> ComparedSide:
 def compare(
     a: ComparedSide, b: ComparedSide, n_replications: int = REPLICATIONS, effort: Effort = DEFAULT_EFFORT
 ) -> ComparisonAnswer:
-    """Return which side carries more load, and by how much B differs from A in each measure.
-
-    Scenarios are run, both with the same seeds: at loads about where each stops meeting its SLO, then at their own.
-    Raises SimserveError.
-    """
+    """Return which side carries more load, and by how much B differs from A in each measure. Scenarios are run, both
+    with the same seeds: at loads about where each stops meeting its SLO, then at their own. Raises SimserveError."""
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
         is_drawn = not (is_deterministic(a.what) and is_deterministic(b.what))

@@ -55,10 +55,8 @@ class Sweep:
 
 
 def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) -> Sweep:
-    """Run in rounds what the journal lacks, and add each run once finished.
-
-    Raise OutputError for a full disk, SimserveError for a lost cluster.
-    """
+    """Run in rounds what the journal lacks, and add each run once finished. Raise OutputError for a full disk,
+    SimserveError for a lost cluster."""
     failed: dict[str, SweepRun] = {}
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:

@@ -71,10 +71,8 @@ HEADERS = (
 
 
 def detect(path: Path) -> tuple[str, str | None]:
-    """Return the format of a trace file, from its name and first lines, and a note if another is possible.
-
-    Raises TraceError.
-    """
+    """Return the format of a trace file, from its name and first lines, and a note if another is possible. Raises
+    TraceError."""
     if path.suffix == ".parquet":
         names = parquet_columns(path, lambda _: None)[1]
         return ("simserve" if "arrival_s" in names else "log"), None

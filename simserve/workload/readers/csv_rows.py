@@ -23,10 +23,8 @@ Rows = tuple[NDArray[np.int64], list[list[str]]]
 def read_csv(
     path: Path, kinds: Mapping[str, CellKind], needed: Collection[str]
 ) -> tuple[Place, dict[str, Any], list[str]]:
-    """Return the columns with a kind that are present, and the names of all columns.
-
-    A short row has "" in its last columns; blank lines are skipped. Raises TraceError.
-    """
+    """Return the columns with a kind that are present, and the names of all columns. A short row has "" in its last
+    columns; blank lines are skipped. Raises TraceError."""
     pieces = filter(itemgetter(1), map(_not_blank, _pieces(path)))
     lines, rows = next(pieces, (np.zeros(0, np.int64), []))
     if not rows:

@@ -62,10 +62,7 @@ def _row(path: Path, line: int, text: str) -> Mapping[str, Any]:
 
 def read_object(path: Path, kinds: Mapping[str, CellKind]) -> dict[str, Any]:
     """Return the values of a file's object, such as a benchmark's result: lists with a kind as columns, other lists as
-    empty ones, the rest as it is.
-
-    Raises TraceError.
-    """
+    empty ones, the rest as it is. Raises TraceError."""
     text = _Text(path)
     try:
         members = dict(_members(path, text, kinds))
