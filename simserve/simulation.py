@@ -46,8 +46,8 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
 from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Spares, Startup
-from simserve.scenario.links import KvLink
 from simserve.scenario.loader import AnyScenario, scenario_from
+from simserve.scenario.pool import KvLink
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables.facts import (

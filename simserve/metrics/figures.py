@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simserve.metrics.answer import AnswerJson
-from simserve.metrics.answers.over_runs import NearCapacityJson, PredictionJson, ReplicationsJson
-from simserve.metrics.answers.parts import NO_LOAD, NominalLoad
+from simserve.metrics.answers.parts import NO_LOAD, NearCapacityJson, NominalLoad, PredictionJson, ReplicationsJson
 from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.classes import GroupJson, by_tenant, by_version
-from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
 from simserve.metrics.kv import host_tier, preemptions, prefix_cache
 from simserve.metrics.kv_json import HostTierJson, KvUseJson, PreemptionsJson, PrefixHitsJson
@@ -29,7 +27,7 @@ from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, 
 from simserve.metrics.slowest import TimeSplitJson, time_split
 from simserve.metrics.stats import NO_SAMPLE, LatencyJson
 from simserve.metrics.storms import StormJson
-from simserve.metrics.summary_schema import Amount, Measured, Share, Slo
+from simserve.metrics.summary_schema import EARLIER, Amount, DecisionJson, Measured, Share, Slo
 from simserve.metrics.utilization import SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import WindowFactsJson
 from simserve.tables.files import plain

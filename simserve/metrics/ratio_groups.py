@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from simserve.metrics.answers.struct import Figures
-from simserve.metrics.decision_json import Ratio
+from simserve.metrics.summary_schema import Ratio
 from simserve.tables.columns import Floats
 
 Ratios = NDArray[np.float32] | Floats

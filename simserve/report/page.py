@@ -12,8 +12,10 @@ from simserve.report.chart_data import (
     MAX_CURVE_POINTS,
     MAX_DOTS,
     MIN_ROWS_PER_BAND,
+    PageData,
     curve,
     even_rows,
+    gather,
     quantile_bands,
 )
 from simserve.report.document import Cautions, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
@@ -25,7 +27,6 @@ from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.members import members, replicas
 from simserve.report.nominal_load import drawn_load
-from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
 from simserve.report.run_head import run_head
 from simserve.report.run_view import RunView

@@ -14,8 +14,7 @@ from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
 from simserve.scenario.fleet import AnyFailure, OnFailure, PlacementSection, Scrape
-from simserve.scenario.links import KvLink, Views
-from simserve.scenario.pool import Defaults, Pool
+from simserve.scenario.pool import Defaults, KvLink, Pool, Views
 from simserve.scenario.resolve_pool import resolve_pool
 from simserve.scenario.rollout import RolloutSection, resolve_rollout
 from simserve.scenario.scheduler_rules import check_role

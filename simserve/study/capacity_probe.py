@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answers.over_runs import NearCapacityJson
+from simserve.metrics.answers.parts import NearCapacityJson
 from simserve.metrics.student import cdf, quantile
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion

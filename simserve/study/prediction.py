@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from simserve.metrics.answer import Outcome, queue_over, worst_class
-from simserve.metrics.answers.over_runs import PredictionJson
+from simserve.metrics.answers.parts import PredictionJson
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.student import quantile
 from simserve.study.cost_draws import CONFIDENCE

@@ -19,9 +19,9 @@ from pydantic import (
 from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.shown import Shown
-from simserve.metrics.decision_json import Ratio as Capped
-from simserve.tables.fields import Field as TableField
-from simserve.tables.fields import Kind
+from simserve.metrics.summary_schema import Ratio as Capped
+from simserve.tables.columns import Field as TableField
+from simserve.tables.columns import Kind
 from simserve.tables.schema import SCHEMA
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.metrics.decision_json import EARLIER
+from simserve.metrics.summary_schema import EARLIER
 from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.margin import margin

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from simserve.metrics.answers.parts import FoundLoad
 from simserve.metrics.decision import SURE_BY_NOISE, Effort, word_of
-from simserve.metrics.decision_json import Word
 from simserve.metrics.margin import MOST_FREE, Z_95, Margin
 from simserve.metrics.student import quantile
+from simserve.metrics.summary_schema import Word
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.drawn_loads import RatioCurve
 from simserve.study.capacity.facts import bounded

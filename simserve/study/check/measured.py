@@ -11,10 +11,9 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.metrics.answers.baseline import LOOKS, Baseline, BaselineLoad, Crowd, Rate
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.baseline import curve_of, grid_of
+from simserve.study.check.baseline import curve_of, grid_of, portable
 from simserve.study.check.gate import AttainmentCurve, loss_between, significance
 from simserve.study.check.load_facts import load_facts, short
-from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.fleet import at_scale
 from simserve.study.intervals import around, standard_error

@@ -9,11 +9,11 @@ from typing import Any
 from simserve.errors import SimserveError
 from simserve.metrics.answers.comparison import ComparisonAnswer, SideDecisions
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.results import Results
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings

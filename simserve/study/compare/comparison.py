@@ -16,7 +16,7 @@ from simserve.metrics.results import Results
 from simserve.study.check.load_facts import drawn_load
 from simserve.study.compare.carried_load import NO_SCENARIOS
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
-from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
+from simserve.study.run_figures import ATTAINMENT, GOODPUT, MEASURES, Measure
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.schema import MOST
 from simserve.version import __version__
