@@ -1,6 +1,6 @@
 """Pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
