@@ -30,7 +30,7 @@ from simserve.metrics.result_folder import ANSWERS
 from simserve.plugins.docstrings import DescribedSchema, source_fields
 from simserve.study.capacity import capacity_result
 from simserve.tables import schema
-from simserve.tables.columns import Field
+from simserve.tables.fields import Field
 
 Schema = Mapping[str, Any]
 

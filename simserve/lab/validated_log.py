@@ -18,7 +18,8 @@ from simserve.metrics.goal import FEW_FOR_P99
 from simserve.report.document import Document
 from simserve.report.formats import SHORT
 from simserve.scenario import PoolSetup
-from simserve.tables.columns import Columns, Field, Flags, TableRows
+from simserve.tables.columns import Columns, Flags, TableRows
+from simserve.tables.fields import Field
 from simserve.tables.files import plain
 from simserve.workload.readers.logs import read_log
 from simserve.workload.readers.logs.glossary import LogReading

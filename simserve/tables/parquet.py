@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError
-from simserve.tables.columns import Categorical, Columns, Field, Flags, Lists
+from simserve.tables.columns import Categorical, Columns, Flags, Lists
+from simserve.tables.fields import Field
 from simserve.tables.pieces import n_rows_of, pieces, release
 from simserve.tables.schema import SCHEMA
 

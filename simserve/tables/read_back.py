@@ -15,7 +15,8 @@ from pyarrow import types as is_type
 
 from simserve.errors import OutputError
 from simserve.input_files import open_file
-from simserve.tables.columns import Categorical, Columns, Field, Flags
+from simserve.tables.columns import Categorical, Columns, Flags
+from simserve.tables.fields import Field
 from simserve.tables.foreign import refuse_many_groups, refuse_same_names
 from simserve.tables.parquet import SCHEMA_KEY
 from simserve.tables.schema import MOST, SCHEMA

@@ -3,7 +3,7 @@
 A docstring after a table says what a row is, then what each column is, as `names: Meaning.`; docs and tests read it.
 """
 
-from simserve.tables.columns import fields_from
+from simserve.tables.fields import fields_from
 
 SCHEMA = "simserve/1"
 """Version of all output files; within a version columns are only added."""

@@ -17,7 +17,7 @@ from simserve.metrics.answers.tune import TriedPoint
 from simserve.metrics.answers.twin import ServerSetting
 from simserve.plugins.docstrings import source_fields
 from simserve.study.capacity.capacity_result import ROWS
-from simserve.tables.columns import Field
+from simserve.tables.fields import Field
 from simserve.tables.schema import MORE_TABLES, SCHEMA, TABLES
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from simserve.errors import OutputError
 from simserve.tables import parquet
-from simserve.tables.columns import Categorical, Columns, Field, Lists, frame
+from simserve.tables.columns import Categorical, Columns, Lists, frame
+from simserve.tables.fields import Field
 from simserve.tables.foreign import read_columns
 from simserve.tables.parquet import write_columns, write_table
 from simserve.tables.read_back import read_table

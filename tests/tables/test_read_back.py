@@ -12,7 +12,8 @@ import pytest
 
 from simserve import load_results
 from simserve.errors import OutputError
-from simserve.tables.columns import Categorical, Field
+from simserve.tables.columns import Categorical
+from simserve.tables.fields import Field
 from simserve.tables.read_back import read_table
 from simserve.tables.schema import SCHEMA, TABLES
 from tests.cli.invoke import invoke

@@ -5,7 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from simserve.tables.columns import Field, Kind, typed_columns
+from simserve.tables.columns import typed_columns
+from simserve.tables.fields import Field, Kind
 from simserve.tables.parquet import write_table
 
 FIELDS = (

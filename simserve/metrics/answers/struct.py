@@ -20,8 +20,8 @@ from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.shown import Shown
 from simserve.metrics.summary_schema import Ratio as Capped
-from simserve.tables.columns import Field as TableField
-from simserve.tables.columns import Kind
+from simserve.tables.fields import Field as TableField
+from simserve.tables.fields import Kind
 from simserve.tables.schema import SCHEMA
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from simserve.metrics.answers.capacity import CapacityAnswer
 from simserve.metrics.answers.capacity_loads import LATENCIES
 from simserve.metrics.figures import Summary
 from simserve.study.capacity.point import LoadPoint
-from simserve.tables.columns import Field, TableRows, typed_columns
+from simserve.tables.columns import TableRows, typed_columns
+from simserve.tables.fields import Field
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 COUNTS = (("offered_per_s", "requests/s"), ("served_per_s", "requests/s"), ("output_tokens_per_s", "tokens/s"))

@@ -22,7 +22,8 @@ from simserve.study.intervals import CONFIDENCE, mean_of
 from simserve.study.slo_answer import mean_load
 from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.sweep import Sweep
-from simserve.tables.columns import Field, Kind, TableRows, typed_columns
+from simserve.tables.columns import TableRows, typed_columns
+from simserve.tables.fields import Field, Kind
 from simserve.version import __version__
 
 Figure = Callable[[Measures[Any]], Any]
