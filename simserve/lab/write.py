@@ -29,15 +29,9 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 ANY_VERSION = "0"
 """Version of launches of runs that do not all name theirs."""
 
-FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]] = (
-    gemm.fit,
-    attention.fit,
-    comm.fit,
-    moe.fit,
-    mla.fit,
-    sparse.fit,
-    state.fit,
-)
+FitFamily = Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]
+
+FAMILIES: Sequence[FitFamily] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit, sparse.fit, state.fit)
 """Fits by family; each fits its own operations of a table."""
 
 NEEDED = ("gemm", "prefill_attention", "decode_attention")

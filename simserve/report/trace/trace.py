@@ -20,30 +20,10 @@ MOST_ROWS = 40_000
 """Limit of step rows in a trace: a file of 20 MB, which both viewers open in seconds."""
 
 ROW = (
-    "arrival_s",
-    "scheduled_s",
-    "finish_s",
-    "gave_up_s",
-    "front_end_s",
-    "prefill_s",
-    "prefill_wait_s",
-    "transfer_s",
-    "transfer_wait_s",
-    "link_s",
-    "decode_s",
-    "interference_s",
-    "preempted_s",
-    "recompute_s",
-    "n_preemptions",
-    "n_swaps",
-    "n_migrations",
-    "n_recomputed_tokens",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "ttft_s",
-    "tpot_s",
-    "e2e_s",
+    *("arrival_s", "scheduled_s", "finish_s", "gave_up_s", "front_end_s", "prefill_s", "prefill_wait_s"),
+    *("transfer_s", "transfer_wait_s", "link_s", "decode_s", "interference_s", "preempted_s", "recompute_s"),
+    *("n_preemptions", "n_swaps", "n_migrations", "n_recomputed_tokens"),
+    *("prompt_tokens", "cached_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s"),
 )
 """Columns of a request that its track shows."""
 
