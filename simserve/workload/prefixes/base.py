@@ -41,7 +41,7 @@ class PrefixStructure:
         raise NotImplementedError
 
 
-def prepended(arrival_s: Floats, drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
+def prefixed(arrival_s: Floats, drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
     """Return requests with `before` tokens ahead of each prompt, `(n,)`."""
     prompts = before + drawn.prompt_tokens
     return Trace(arrival_s, prompts, drawn.output_tokens, prefixes=prefixes, notes=drawn.notes)
