@@ -8,18 +8,7 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.charts import Figure, axis, figure, numbers, scatter, text
 from simserve.report.check import words
 from simserve.report.document import Cautions, Chapter, Command, Document, Explained, Table, Tile
-from simserve.report.formats import (
-    NONE,
-    as_sentence,
-    change_interval,
-    listed,
-    percent,
-    plural,
-    rate,
-    share,
-    signed,
-    slo_terms,
-)
+from simserve.report.formats import NONE, as_sentence, ci_95, listed, percent, plural, rate, share, signed, slo_terms
 
 TITLES: dict[State, tuple[str, str]] = {
     "unchanged": ("none", "No change"),
@@ -111,7 +100,7 @@ def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
     goodput = [f"was {rate(answer.baseline.goodput_per_s)} req/s"]
     if loss is not None:
         rates = f"{rate(answer.baseline.goodput_per_s)} → {rate(answer.candidate.goodput_per_s)} req/s"
-        goodput = [rates, change_interval(-loss.high_frac, -loss.low_frac)]
+        goodput = [rates, ci_95(-loss.high_frac, -loss.low_frac)]
     exit_code = f"tolerance {percent(answer.tolerance_frac)}, exit code {int(not answer.passes)}"
     return (
         Tile("Decision", "Passes" if answer.passes else "Fails", [exit_code]),

@@ -9,19 +9,7 @@ from xml.etree import ElementTree
 
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.answers.check import CheckAnswer, PartOfSides
-from simserve.report.formats import (
-    NONE,
-    SHORT,
-    amount,
-    change_interval,
-    goal,
-    listed,
-    percent,
-    plural,
-    rate,
-    share,
-    signed,
-)
+from simserve.report.formats import NONE, SHORT, amount, ci_95, goal, listed, percent, plural, rate, share, signed
 
 WORTH_NAMING = 0.01
 """Change of a part of the time, as a share, below which it is no cause."""
@@ -66,9 +54,9 @@ def statement(answer: CheckAnswer) -> str:
     }[answer.state]
     rates = f"{rate(answer.candidate.goodput_per_s)} req/s against {rate(answer.baseline.goodput_per_s)}"
     loss = answer.loss
-    moved = f"fell {percent(loss.frac)} ({change_interval(loss.low_frac, loss.high_frac)})"
+    moved = f"fell {percent(loss.frac)} ({ci_95(loss.low_frac, loss.high_frac)})"
     if loss.frac < 0:
-        moved = f"rose {percent(-loss.frac)} ({change_interval(-loss.high_frac, -loss.low_frac)})"
+        moved = f"rose {percent(-loss.frac)} ({ci_95(-loss.high_frac, -loss.low_frac)})"
     return f"{goodput_name(answer)} {moved}{rest}: {rates}."
 
 
