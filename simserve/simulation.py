@@ -244,11 +244,12 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
     views, has_prefixes = scenario.cluster.views, load.trace.prefixes is not None
     pools = list(enumerate(zip(priced.setups, priced.costs, strict=True)))
     first, seed = priced.setups[0], scenario.seed
+    stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
     replicas = [_replica(pool, *of_pool, has_prefixes, seed, first) for pool, of_pool in pools]
     return Cluster(
         [each for pool, (setup, _) in pools for each in replicas[pool].copies(setup.n_independent)],
         scenario.build_router(),
-        replace(_offered(load), patience=_patience(scenario)),
+        Offered(load.trace, load.concurrency, load.draw_more, stop_ps, _patience(scenario), n_timed=load.n_timed),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(priced.setups),
         disaggregation=_disaggregation(scenario, priced),
@@ -392,11 +393,6 @@ def _check_sessions(scenario: Scenario, load: Load) -> None:
             kind = (getattr(scenario.cluster, key) or {}).get("kind")
             rule = "keeps the requests of a session together, and this load has no column session_id"
             raise TraceError(f"cluster.{key}: {rule}, got {kind!r}; add the column, or use prefix_affinity")
-
-
-def _offered(load: Load) -> Offered:
-    stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
-    return Offered(load.trace, load.concurrency, load.draw_more, stop_ps, n_timed=load.n_timed)
 
 
 def _patience(scenario: Scenario) -> Patience | None:

@@ -8,7 +8,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.autoscalers import base
+from simserve.autoscalers.base import (
+    STRICT,
+    Autoscaler,
+    Behavior,
+    Interval,
+    OneOrMore,
+    ScaleDown,
+    ScaleUp,
+    Share,
+    Threshold,
+    check_bounds,
+    common_interval_s,
+)
 from simserve.state.horizontal import HorizontalScaler, tolerance_of, wish_by_average
 from simserve.state.metric_values import Increase, OverTime, Series
 from simserve.state.pool_view import OF_REQUESTS, PoolView
@@ -26,8 +38,8 @@ N_OBSERVED = 10
 """Last observations of saturated replicas that version 2 averages."""
 
 
-@dataclass(config=base.STRICT)
-class Wva(base.Autoscaler):
+@dataclass(config=STRICT)
+class Wva(Autoscaler):
     """Add a replica when the spare capacity of the unsaturated replicas is low; remove one if the rest keeps enough.
 
     It publishes a number of replicas, and a Kubernetes autoscaler behind it follows. It changes nothing while that
@@ -37,17 +49,17 @@ class Wva(base.Autoscaler):
     internal/engines/analyzers/saturation_v2, docs/developer-guide/saturation-scaling-config.md.
     """
 
-    max_replicas: base.OneOrMore
+    max_replicas: OneOrMore
     """Most replicas."""
-    min_replicas: base.OneOrMore = 1
+    min_replicas: OneOrMore = 1
     """Fewest replicas."""
     version: Literal["v1", "v2"] = "v1"
     """Rule: `v1`, by shares of KV cache and queue lengths; `v2`, by tokens (`analyzers: [saturation]`)."""
     kv_cache_threshold: Annotated[float, Field(gt=0, le=1)] = 0.80
     """[share] Peak KV cache use at which a replica is saturated."""
-    queue_length_threshold: base.Threshold = 5.0
+    queue_length_threshold: Threshold = 5.0
     """Peak of waiting requests at which a replica is saturated."""
-    kv_spare_trigger: base.Share = 0.10
+    kv_spare_trigger: Share = 0.10
     """[share] Mean spare KV cache of the unsaturated replicas below which one is added."""
     queue_spare_trigger: Annotated[float, Field(ge=0, le=1e12)] = 3.0
     """Mean spare queue length of the unsaturated replicas below which one is added."""
@@ -55,25 +67,23 @@ class Wva(base.Autoscaler):
     """[share] Demand over supply above which `v2` adds replicas (`scaleUpThreshold`)."""
     scale_down_boundary: Annotated[float, Field(gt=0, le=1)] = 0.70
     """[share] Demand over supply below which `v2` removes replicas (`scaleDownBoundary`)."""
-    max_num_batched_tokens: base.Threshold | None = None
+    max_num_batched_tokens: Threshold | None = None
     """[tokens] Budget of a step that `v2` counts with; null: until a queue is seen, only the KV cache limits."""
-    max_num_seqs: base.Threshold = 256
+    max_num_seqs: Threshold = 256
     """Slots of a replica that `v2` counts with."""
-    optimization_interval_s: base.Interval = 60.0
+    optimization_interval_s: Interval = 60.0
     """[s] Time between two decisions of WVA (`GLOBAL_OPT_INTERVAL`)."""
-    behavior: base.Behavior = Field(
-        default_factory=lambda: base.Behavior(
-            base.ScaleUp(stabilization_window_s=240), base.ScaleDown(stabilization_window_s=240)
-        )
+    behavior: Behavior = Field(
+        default_factory=lambda: Behavior(ScaleUp(stabilization_window_s=240), ScaleDown(stabilization_window_s=240))
     )
     """How fast the Kubernetes autoscaler behind it adds and removes replicas."""
-    hpa_interval_s: base.Interval = 15.0
+    hpa_interval_s: Interval = 15.0
     """[s] Time between two decisions of the Kubernetes autoscaler behind it."""
-    tolerance: base.Share = 0.1
+    tolerance: Share = 0.1
     """Distance of published / present replicas from 1 at which the Kubernetes autoscaler changes nothing."""
 
     def __post_init__(self) -> None:
-        base.check_bounds(self.min_replicas, self.max_replicas)
+        check_bounds(self.min_replicas, self.max_replicas)
         if self.scale_down_boundary >= self.scale_up_threshold:
             raise ValueError(f"scale_down_boundary must be below scale_up_threshold, got {self.scale_down_boundary}")
         for name, threshold, trigger in (
@@ -84,7 +94,7 @@ class Wva(base.Autoscaler):
                 raise ValueError(
                     f"{name}_spare_trigger must be below the {name} threshold, got {trigger} >= {threshold}"
                 )
-        self.interval_s = base.common_interval_s(self.optimization_interval_s, self.hpa_interval_s)
+        self.interval_s = common_interval_s(self.optimization_interval_s, self.hpa_interval_s)
 
     @property
     def metric_names(self) -> tuple[str, ...]:

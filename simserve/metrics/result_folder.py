@@ -24,23 +24,23 @@ from simserve.metrics.figures import Summary
 from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
 from simserve.metrics.timeseries import interval_s
-from simserve.tables import folder as kinds
+from simserve.tables import folder as commands
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict
 from simserve.tables.files import read_json
 from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
-ANSWERS: dict[kinds.Kind, tuple[str, Any]] = {
-    kinds.RUN: ("summary.json", Summary),
-    kinds.CAPACITY: ("capacity.json", CapacityAnswer),
-    kinds.CHECK: ("check.json", CheckAnswer),
-    kinds.COMPARISON: ("comparison.json", ComparisonAnswer),
-    kinds.PLAN: ("plan.json", PlanAnswer),
-    kinds.SWEEP: ("sweep.json", SweepAnswer),
-    kinds.TWIN: ("twin.json", TwinAnswer),
-    kinds.TUNE: ("tune.json", TuneAnswer),
-    kinds.AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
-    kinds.RESILIENCE: ("resilience.json", ResilienceAnswer),
+ANSWERS: dict[commands.Kind, tuple[str, Any]] = {
+    commands.RUN: ("summary.json", Summary),
+    commands.CAPACITY: ("capacity.json", CapacityAnswer),
+    commands.CHECK: ("check.json", CheckAnswer),
+    commands.COMPARISON: ("comparison.json", ComparisonAnswer),
+    commands.PLAN: ("plan.json", PlanAnswer),
+    commands.SWEEP: ("sweep.json", SweepAnswer),
+    commands.TWIN: ("twin.json", TwinAnswer),
+    commands.TUNE: ("tune.json", TuneAnswer),
+    commands.AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
+    commands.RESILIENCE: ("resilience.json", ResilienceAnswer),
 }
 """The answer file of each command, and its schema."""
 
@@ -86,8 +86,8 @@ def load_results(directory: str | Path) -> Results:
     from simserve.tables.read_back import read_table  # late: pyarrow
 
     folder = Path(directory)
-    kinds.check_run(folder)
-    summary = read_answer(folder, kinds.RUN)
+    commands.check_run(folder)
+    summary = read_answer(folder, commands.RUN)
     # Steps and spans may be left out, most runs have no replications, and those of earlier versions no members.
     optional = ("steps", "spans", "members", *MORE_TABLES)
     tables = {
@@ -108,7 +108,7 @@ def load_results(directory: str | Path) -> Results:
     return Results(facts, scenario_yaml, Contents(columns, summary, read_json(folder / "vllm_bench.json")))
 
 
-def read_answer(directory: Path, kind: kinds.Kind) -> Any:
+def read_answer(directory: Path, kind: commands.Kind) -> Any:
     """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
     from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
 
@@ -125,15 +125,15 @@ def read_answer(directory: Path, kind: kinds.Kind) -> Any:
 
 
 def _read(directory: Path) -> ResultFolder:
-    kind = kinds.kind_of(directory)
-    if kind in (kinds.TWIN, kinds.TUNE):
+    kind = commands.kind_of(directory)
+    if kind in (commands.TWIN, commands.TUNE):
         rule = f"must have runs, got that of `simserve {kind.name}`"
         raise OutputError(f"{directory}: {rule}; run its scenario first: simserve run {directory / 'scenario.yaml'}")
     answer = read_answer(directory, kind)
-    if kinds.is_older_answer(directory, kind):
+    if commands.is_older_answer(directory, kind):
         text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
         logging.getLogger("simserve").warning(text, directory, kind.name)
-    if kind is not kinds.RUN:
+    if kind is not commands.RUN:
         return ResultFolder(kind.name, _label(kind, answer), answer)
     from simserve.tables.read_back import read_table  # late import: pyarrow
 
@@ -141,10 +141,10 @@ def _read(directory: Path) -> ResultFolder:
     return ResultFolder(kind.name, _label(kind, answer), answer, rows)
 
 
-def _label(kind: kinds.Kind, answer: Any) -> str:
-    if kind in (kinds.CAPACITY, kinds.CHECK, kinds.PLAN, kinds.SWEEP):
+def _label(kind: commands.Kind, answer: Any) -> str:
+    if kind in (commands.CAPACITY, commands.CHECK, commands.PLAN, commands.SWEEP):
         return str(answer.scenario.name or kind.name)
-    if kind is kinds.COMPARISON:
+    if kind is commands.COMPARISON:
         return f"{answer.b} against {answer.a}"
     return str(answer.name or kind.name)
 

@@ -11,7 +11,7 @@ import numpy as np
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
-from simserve.workload.readers import prometheus, published, simserve
+from simserve.workload.readers import csv_rows, json_rows, prometheus, simserve
 from simserve.workload.readers.agents import is_agents
 from simserve.workload.readers.logs.records import format_of
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
@@ -20,15 +20,9 @@ from simserve.workload.trace import MOST_TOKENS, Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus", "weka")
 
-READERS = {
-    "azure": published.read_azure,
-    "mooncake": published.read_mooncake,
-    "burstgpt": published.read_burstgpt,
-    "vllm": published.read_vllm,
-    "simserve": simserve.read,
-    "prometheus": prometheus.read,
-}
-"""Readers by format; logs and Weka's have their own."""
+READERS = {"azure": csv_rows.read_azure, "burstgpt": csv_rows.read_burstgpt, "simserve": simserve.read}
+READERS |= {"mooncake": json_rows.read_mooncake, "vllm": json_rows.read_vllm, "prometheus": prometheus.read}
+"""Readers by format; logs, Weka's and results of benchmarks have their own."""
 
 ROWS_LOOKED_AT = 100
 """Lines of JSON read to tell a Mooncake trace from a vLLM one."""
@@ -45,17 +39,19 @@ def read_recording(path: Path, format: str = "auto", names: Mapping[str, str] | 
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
-    if names:
-        if format not in ("auto", "log"):
-            raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
-        return _requests(path, names)
-    name, note = detect(path) if format == "auto" else (format, None)
+    if names and format not in ("auto", "log"):
+        raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
+    name, note = ("log", None) if names else detect(path) if format == "auto" else (format, None)
     if name == "log":
-        return _requests(path, {})
+        return _requests(path, names or {})
     if name == "weka":
         from simserve.workload.readers.logs import weka  # late, too
 
         return weka.read_recording(path)
+    if name == "vllm" and is_bench_result(head(path)):
+        from simserve.workload.readers.logs import bench  # late: it imports arrivals, which traces do not need
+
+        return bench.read_trace(path)
     trace = READERS[name](path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
 
