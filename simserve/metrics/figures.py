@@ -19,13 +19,12 @@ from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, goo
 from simserve.metrics.kv import host_tier, preemptions, prefix_cache
 from simserve.metrics.kv_json import HostTierJson, KvUseJson, PreemptionsJson, PrefixHitsJson
 from simserve.metrics.lifetimes import FleetTimeJson
-from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson
 from simserve.metrics.routing import RoutingJson, TransferJson, routing, transfer
 from simserve.metrics.scaling import ScalingJson
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
 from simserve.metrics.slowest import TimeSplitJson, time_split
-from simserve.metrics.stats import NO_SAMPLE, LatencyJson
+from simserve.metrics.stats import NO_SAMPLE, LatencyJson, TailJson
 from simserve.metrics.storms import StormJson
 from simserve.metrics.summary_schema import EARLIER, Amount, DecisionJson, Measured, Share, Slo
 from simserve.metrics.utilization import SpeculationJson, pool_figures, speculation

@@ -16,7 +16,7 @@ import numpy as np
 
 from simserve.metrics.cost_error import Pair, cost_error, server_errors
 from simserve.metrics.goal import CAP
-from simserve.metrics.ratio_groups import Ratios
+from simserve.metrics.stats import Ratios
 from simserve.metrics.student import cdf, quantile
 from simserve.metrics.tails import FLOOR, MOST_SECTIONS, Sample, capped, log_of, n_allowed, pooled, quantile_of
 from simserve.tables.columns import Floats

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simserve.metrics.classes import of_class
 from simserve.metrics.goal import CAP
 from simserve.metrics.goodput import GOALS
-from simserve.metrics.ratio_groups import Groups, Ratios, TailJson, grouped
+from simserve.metrics.stats import Groups, Ratios, TailJson, grouped
 from simserve.metrics.summary_schema import Queue
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts

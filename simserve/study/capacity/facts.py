@@ -16,8 +16,7 @@ from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.deterministic_load import NOTE
-from simserve.study.fleet import fleet_of
+from simserve.study.fleet import NOTE, fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.version import __version__
 

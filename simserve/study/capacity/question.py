@@ -8,7 +8,7 @@ from simserve.errors import EndOfLoads, NoArrivals, SimserveError, did_you_mean
 from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.scenario import Scenario
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.run_seeds import Run
 
 

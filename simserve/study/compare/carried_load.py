@@ -28,9 +28,8 @@ from simserve.study.check.load_facts import load_facts
 from simserve.study.check.measured import rate_per_scale
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.cost_draws import reach_of
-from simserve.study.deterministic_load import is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.fleet import at_scale
+from simserve.study.fleet import at_scale, is_deterministic
 from simserve.study.intervals import CONFIDENCE
 from simserve.tables.columns import Floats
 from simserve.tables.schema import MOST

@@ -22,8 +22,8 @@ from simserve.simulation import simulate
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
-from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
+from simserve.study.fleet import NOTE, is_deterministic
 from simserve.study.run_seeds import STUDIED, Run, each_run
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result

@@ -8,7 +8,7 @@ from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.facts import load_warnings, pools_of
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.growth import Need
 from simserve.study.plan.options import OF_ONE_SIZE

@@ -12,8 +12,7 @@ from simserve.errors import CatalogError, Problem, ScenarioError, SimserveError,
 from simserve.scenario import Scenario
 from simserve.scenario.cards import is_file, load_gpu
 from simserve.scenario.cluster import DISAGGREGATED_ONLY
-from simserve.study.deterministic_load import is_deterministic
-from simserve.study.fleet import at_scale, check_fixed
+from simserve.study.fleet import at_scale, check_fixed, is_deterministic
 
 HOUR_S = 3600.0
 

@@ -16,8 +16,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.dump import flow
 from simserve.scenario.template import Override, Template
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
-from simserve.study.deterministic_load import check_not_deterministic
-from simserve.study.fleet import gains_by_replicas, of_any_size
+from simserve.study.fleet import check_not_deterministic, gains_by_replicas, of_any_size
 from simserve.study.sweep.points import MOST_RUNS, SweepAxis, SweepPoint, grid, resolved
 from simserve.study.sweep.run import key_of
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.progress import counted
 from simserve.study.sweep.point_runs import PointRuns
