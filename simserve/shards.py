@@ -106,9 +106,7 @@ def run_in_shards(
     for shard, answer in zip(shards, answers, strict=True):
         for rank, state in zip(_ranks(shard), answer.ranks, strict=True):
             state.set(rank)
-    recorded = [
-        RecordedShard(shard.rows, each.parts, each.reasons) for shard, each in zip(shards, answers, strict=True)
-    ]
+    recorded = [RecordedShard(shard.rows, own.parts, own.reasons) for shard, own in zip(shards, answers, strict=True)]
     cluster.recorder.merge(recorded, _member_of(cluster))
     of_rank = {
         rank.id: rows

@@ -118,7 +118,7 @@ def simulate(
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
     priced.scratch.collect()
     if served is None:  # a single process says which error comes first
-        served = _serve(scenario, priced, load, progress)
+        served = _serve(scenario, priced, load, progress, 1)
         priced.scratch.collect()
     facts = replace(_run_facts(scenario, priced, load, served), wall_s=time.perf_counter() - started_s)
     return Results.from_run(served.tables, facts, scenario.to_yaml, load.drawn, priced.scratch.collect)
@@ -207,9 +207,7 @@ def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
     return min(jobs, n_members)
 
 
-def _serve(
-    scenario: Scenario, priced: _Priced, load: Load, progress: OnProgress | None, n_processes: int = 1
-) -> _Served:
+def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: OnProgress | None, n_processes: int) -> _Served:
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
@@ -407,9 +405,7 @@ def _patience(scenario: Scenario) -> Patience | None:
         backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed, *budget)
     if timeout is None:
         return Patience(backoff=backoff)
-    ttft_ps, e2e_ps = (
-        None if limit_s is None else max(1, to_ps(limit_s)) for limit_s in (timeout.ttft_s, timeout.e2e_s)
-    )
+    ttft_ps, e2e_ps = (None if most_s is None else max(1, to_ps(most_s)) for most_s in (timeout.ttft_s, timeout.e2e_s))
     return Patience(ttft_ps, e2e_ps, backoff, timeout.then == "next_turn")
 
 

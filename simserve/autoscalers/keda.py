@@ -93,10 +93,8 @@ class Keda(base.Autoscaler):
     def _after_poll(self, pool: PoolView) -> int:
         """Poll the queries, and return the replicas that KEDA sets."""
         self._polled = [query.total(pool) for query in self._queries]
-        read = [
-            (trigger, value) for trigger, value in zip(self.triggers, self._polled, strict=True) if value is not None
-        ]
-        if any(value > trigger.activation_threshold for trigger, value in read):
+        read = [(trigger, now) for trigger, now in zip(self.triggers, self._polled, strict=True) if now is not None]
+        if any(now > trigger.activation_threshold for trigger, now in read):
             self._zero_at_s = pool.now_s + self.cooldown_period_s
             return pool.wanted or max(1, self.min_replicas)
         may_be_zero = self.idle_replica_count == 0 or not self.min_replicas

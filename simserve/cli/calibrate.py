@@ -112,9 +112,7 @@ def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str 
     timings, version, made = _timings(gpu, engine, table, engine_version)
     fits = fit_all(timings, catalog.load_gpu(gpu))
     path = out / gpu / f"{engine}.json"
-    changed = write_calibration(
-        path, calibration_data(gpu, engine, version, fits, made), today=date.today().isoformat()
-    )
+    changed = write_calibration(path, calibration_data(gpu, engine, version, fits, made), date.today().isoformat())
     terminal.result(terminal.table(_kernel_rows(fits)))
     terminal.message(f"{'wrote' if changed else 'unchanged:'} {path}")
     terminal.warnings(

@@ -29,9 +29,7 @@ CampaignName = Annotated[
     str | None,
     typer.Option("--campaign", help=f"Benchmark setup of the runs: {CAMPAIGN} (default), inferencemax or plain."),
 ]
-RequestsPerClient = Annotated[
-    int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
-]
+PerClient = Annotated[int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")]
 ShortestFrac = Annotated[
     float | None, typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl.")
 ]
@@ -49,7 +47,7 @@ def validate(
     rows: Rows = None,
     scenario: LogScenario = None,
     campaign: CampaignName = None,
-    requests_per_client: RequestsPerClient = None,
+    requests_per_client: PerClient = None,
     shortest_frac: ShortestFrac = None,
     engine: OneEngine = None,
     leave_out: LeaveOut = False,

@@ -101,9 +101,8 @@ def bin_width(end_s: float, at_most: int) -> float:
     """Return the smallest of 1, 2, 5 × 10^k seconds that covers [0, end_s) in at most that many bins."""
     least_s = max(end_s, 1e-9) / at_most
     decade = 10.0 ** np.floor(np.log10(least_s))
-    return float(
-        next(width for width in (decade, 2 * decade, 5 * decade, 10 * decade) if width >= least_s * (1 - 1e-9))
-    )
+    widths = decade * np.array([1, 2, 5, 10])
+    return float(widths[widths >= least_s * (1 - 1e-9)][0])
 
 
 def per_bin(at_s: Floats, width_s: float, n_bins: int) -> Floats:

@@ -87,10 +87,8 @@ class RunView:
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
         )
-        figures = {
-            name: {key: getattr(own, key) for key in own.model_fields_set} for name, own in (groups or {}).items()
-        }
-        return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
+        given = {name: {key: getattr(own, key) for key in own.model_fields_set} for name, own in (groups or {}).items()}
+        return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in given.items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed` or `unfinished`."""

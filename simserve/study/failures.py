@@ -44,9 +44,8 @@ def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Thr
     """Return the failures of a pool: of these kinds, or else of those that the scenario has. Raises ScenarioError."""
     pool, all_of_it = scenario.cluster.pools[place].name, scenario.cluster.failures or ()
     own = [each for each in all_of_it if each.what != "link" and each.pool in (None, pool)]
-    named = dict.fromkeys(
-        kinds or [each.what for each in own if each.what not in ("drain", "spot")] or [*MTBF_DAYS][:3]
-    )
+    unplanned = [each.what for each in own if each.what not in ("drain", "spot")]
+    named = dict.fromkeys(kinds or unplanned or [*MTBF_DAYS][:3])
     threats = [_threat(scenario, place, kind, [each for each in own if each.what == kind]) for kind in named]
     down = sum(each.odds for each in threats)
     if down >= 1:

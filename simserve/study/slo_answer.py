@@ -113,10 +113,8 @@ def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
     samples = []
     for run in filter(None, runs):
         tails = {name: from_groups(outcome.counts, outcome.r) for name, outcome in run.items()}
-        first = next(iter(run.values()))
-        samples.append(
-            Sample(tails, sum(each.n_effective for each in run.values()), first.queue, first.off_frac, False)
-        )
+        first, n_effective = next(iter(run.values())), sum(outcome.n_effective for outcome in run.values())
+        samples.append(Sample(tails, n_effective, first.queue, first.off_frac, False))
     return Decision(samples, goal_frac)
 
 

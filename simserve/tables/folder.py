@@ -165,9 +165,7 @@ def check_workbook_file(path: Path) -> None:
             f"{path}: must be in a folder, got no folder {path.parent}; make it, or choose another --xlsx"
         )
     names = {entry.name for entry in path.parent.iterdir()}
-    kind = next(
-        (kind for kind in KINDS if kind.required_files <= names <= kind.files and path.name not in kind.files), None
-    )
+    kind = next((one for one in KINDS if one.required_files <= names <= one.files and path.name not in one.files), None)
     if kind is not None:  # the command would refuse to write there again
         rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
         raise OutputError(f"{path}: {rule}; choose another --xlsx")

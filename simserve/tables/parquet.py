@@ -49,15 +49,13 @@ def write_table(
     group_rows = min(GROUP_ROWS, max(1, GROUP_IDS * n_rows // max(1, n_ids)))
     parts = iter((columns,)) if lists or not n_rows else pieces(columns, GROUP_ROWS)
     arrays = _arrays(fields, next(parts))
-    metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
-        f"simserve.{key}".encode(): v.encode() for key, v in (extra or {}).items()
-    }
+    own = {f"simserve.{key}".encode(): value.encode() for key, value in (extra or {}).items()}
     schema = pa.schema(
         [
             pa.field(f.name, a.type, metadata={"unit": f.unit} if f.unit else None)
             for f, a in zip(fields, arrays, strict=True)
         ],
-        metadata=metadata,
+        metadata={SCHEMA_KEY: SCHEMA.encode()} | own,
     )
     words = [field.name for field, array in zip(fields, arrays, strict=True) if not _is_number(array)]
     numbers = {f.name: _ENCODINGS[f.kind] for f in fields if f.name not in words and f.kind in _ENCODINGS}

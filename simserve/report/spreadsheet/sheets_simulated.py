@@ -31,13 +31,11 @@ MET = 0
 def simulated_fleets(basis: Basis) -> Sheet:
     """Return a row a fleet and load, those that meet the goal first."""
     kinds = {True: "Meets the goal", False: "Does not surely meet it"}
-    order = attrgetter("replicas", "offered_per_s")
-    groups = [
-        (title, sorted((f for f in basis.fleets if f.meets is meets), key=order)) for meets, title in kinds.items()
-    ]
+    fleets = sorted(basis.fleets, key=attrgetter("replicas", "offered_per_s"))
+    groups = [(title, [fleet for fleet in fleets if fleet.meets is meets]) for meets, title in kinds.items()]
     named = {"met_replicas": (MET, "Replicas"), "met_loads": (MET, "Load")}
     columns = (*COLUMNS, SheetColumn("From", "text"))
-    rows = tuple(SheetGroup(title, [_row(fleet) for fleet in fleets]) for title, fleets in groups if fleets)
+    rows = tuple(SheetGroup(title, [_row(fleet) for fleet in own]) for title, own in groups if own)
     return Sheet("Simulated fleets", "Replicas, load and attainment", NOTE, "Goal", columns, rows, named=named)
 
 

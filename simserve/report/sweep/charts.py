@@ -138,9 +138,7 @@ def _trace(answer: SweepAnswer, dots: Sequence[Dot], marker: Mapping[str, Any], 
         words = {"text": [str(dot.point.point) for dot in dots], "textposition": named}
         trace |= words | {"textfont": {"color": "$ink", "size": 13}}
     if any(dot.low is not None for dot in dots):
-        ends = [
-            (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
-        ]
+        ends = [(dot.y if dot.low is None else dot.low, dot.y if dot.high is None else dot.high) for dot in dots]
         trace["error_y"] = whiskers([dot.y for dot in dots], ends, marker["color"]) | {"thickness": 1, "width": 3}
     return trace
 

@@ -119,11 +119,9 @@ def _table(answer: SweepAnswer) -> Chapter:
     return Chapter("points", "Points", [Table(("Point", *words.columns(answer)), rows, len(rows) > MANY_POINTS)], note)
 
 
-def _listed(
-    answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]
-) -> list[Chapter]:
+def _listed(answer: SweepAnswer, key: str, title: str, by_text: Mapping[str, Sequence[PointOfSweep]]) -> list[Chapter]:
     items = []
-    for text, points in points_of.items():
+    for text, points in by_text.items():
         numbers = [str(point.point) for point in points[:MOST_NAMED]]
         more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
         names = f"Points {listed([*numbers, *more])}", ""

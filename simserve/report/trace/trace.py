@@ -121,10 +121,8 @@ def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[tra
         moved, own = int(requests["prefill_replica"][row]), int(requests["replica"][row])
         values["computed_at"] = moved if moved >= 0 else own
 
-        def queue(
-            from_s: float, until_s: float, replica: int = values["computed_at"]
-        ) -> list[tuple[str, float, float]]:
-            return _kept_out(steps, reasons, replica, (from_s, until_s))
+        def queue(from_s: float, end_s: float, replica: int = values["computed_at"]) -> list[tuple[str, float, float]]:
+            return _kept_out(steps, reasons, replica, (from_s, end_s))
 
         is_pushed = pushes and values["computed_at"] >= 0 and is_prefill[values["computed_at"]]
         lives.append(tracks.Life(values, spans[row], queue, facts.respond_s, is_pushed))

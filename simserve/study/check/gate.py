@@ -145,10 +145,8 @@ def loss_between(
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
-        disaggregated = without[0] - without[1]
-        return Loss(
-            value, standard_error(disaggregated), _n_free(disaggregated - disaggregated.mean(), 1), is_paired=True
-        )
+        lost = without[0] - without[1]
+        return Loss(value, standard_error(lost), _n_free(lost - lost.mean(), 1), is_paired=True)
     return _unpaired(value, without, control_variate or tuple(np.zeros(len(each)) for each in without))
 
 

@@ -128,9 +128,7 @@ def _of_sides(
     names: tuple[str, str], costs: Sequence[tuple[str, ...]], runs: Sequence[Sequence[Summary]]
 ) -> tuple[str, ...]:
     """Return the warnings of each side's costs and reservations; of one side alone with its name."""
-    a, b = (
-        (*of_costs, *reservation_warnings(run.kv for run in side)) for of_costs, side in zip(costs, runs, strict=True)
-    )
+    a, b = ((*texts, *reservation_warnings(run.kv for run in side)) for texts, side in zip(costs, runs, strict=True))
     own = ((name, text) for name, texts in zip(names, (a, b), strict=True) for text in texts)
     return tuple(dict.fromkeys(text if text in a and text in b else f"{name}: {text}" for name, text in own))
 
