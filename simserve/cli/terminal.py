@@ -84,12 +84,7 @@ def warnings(texts: Iterable[str]) -> None:
 
 
 def answer(
-    document: "Document",
-    facts: Mapping[str, Any],
-    folder: Path | None = None,
-    *,
-    as_json: bool,
-    more: Sequence[str] = (),
+    shown: "Document", facts: Mapping[str, Any], folder: Path | None = None, *, as_json: bool, more: Sequence[str] = ()
 ) -> None:
     """Print an answer as JSON, or as its document tells it; its warnings to stderr. Open its page where asked to.
 
@@ -101,11 +96,11 @@ def answer(
         result_json(facts)
     elif not MODE.get().quiet:
         files = [*([f"{folder / 'report.html'} (all files: {folder}/)"] if folder else []), *more]
-        text = document_text(document, width(sys.stdout))
+        text = document_text(shown, width(sys.stdout))
         result("\n".join((f"{text}\n", *files)) if files else text)
-    warnings(document.warnings)
+    warnings(shown.warnings)
     if MODE.get().opens:
-        _open(document, folder)
+        _open(shown, folder)
 
 
 def write_study(

@@ -59,15 +59,8 @@ def write_table(
     )
     words = [field.name for field, array in zip(fields, arrays, strict=True) if not _is_number(array)]
     numbers = {f.name: _ENCODINGS[f.kind] for f in fields if f.name not in words and f.kind in _ENCODINGS}
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=words,
-        column_encoding=numbers,
-        write_statistics=False,
-    ) as writer:
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "write_statistics": False}
+    with pq.ParquetWriter(path, schema, use_dictionary=words, column_encoding=numbers, **options) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
         del arrays
         for part in parts:

@@ -135,19 +135,16 @@ class Loss:
 
 
 def loss_between(
-    baseline: AttainmentCurve,
-    candidate: AttainmentCurve,
-    goal_frac: float,
-    control_variate: ControlVariate | None = None,
+    baseline: AttainmentCurve, candidate: AttainmentCurve, goal_frac: float, control: ControlVariate | None = None
 ) -> Loss:
-    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples. `luck` says
+    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples. `control` says
     how hard each seed of either side happened to be, whatever the server; without it, it counts as noise."""
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
         lost = without[0] - without[1]
         return Loss(value, standard_error(lost), _n_free(lost - lost.mean(), 1), is_paired=True)
-    return _unpaired(value, without, control_variate or tuple(np.zeros(len(each)) for each in without))
+    return _unpaired(value, without, control or tuple(np.zeros(len(each)) for each in without))
 
 
 def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:

@@ -54,21 +54,16 @@ def _joined(*parts: Struct, refused: Problem | None = None) -> plan_option.PlanO
 
 
 def _fleet(
-    outcome: OptionOutcome,
-    needed: Trial | None,
-    *,
-    rank: int | None = None,
-    bought: Replicas = (),
-    is_close: bool = False,
+    own: OptionOutcome, needed: Trial | None, *, rank: int | None = None, bought: Replicas = (), is_close: bool = False
 ) -> plan_option.OptionFleet:
     """Return the option with the replicas that it needs, and those to buy if it is ranked."""
-    option, fleets = outcome.option, outcome.fleets
+    option, fleets = own.option, own.fleets
     by_pool = bought if option.is_disaggregated and bought else (None, None)
     per_replica = None if fleets is None else fleets.gpus_per_replica
     return plan_option.OptionFleet(
         option=option.name,
         rank=rank,
-        state=outcome.state,
+        state=own.state,
         close_call=is_close,
         calibrated=None if fleets is None else all(setup.calibrated for setup in fleets.least.setups),
         gpu=option.gpu,
