@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
+from simserve.tables.columns import Flags
 
 SHARED = "+ep"
 """Suffix of a KernelFit's dtype for layers with experts shared among GPUs, where those use another kernel."""
@@ -73,7 +72,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelF
         return None
     measured = kept["latency_s"].to_numpy()
 
-    def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> Any:
+    def seconds(form: MoeLayer, chosen: Flags) -> Any:
         part = kept[chosen]
         load = ExpertLoad(*(part[column].to_numpy() for column in LOAD))
         inter = (part["inter"] / part["tensor"]).to_numpy()
@@ -83,7 +82,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelF
     return KernelFit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))
 
 
-def _held_out(rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _held_out(rows: pd.DataFrame) -> Flags:
     """Mark whole models as held out; ways to divide them where there are few models or the hash selects none."""
     models = held_out(rows, SHAPE)
     few = len(rows.drop_duplicates(SHAPE)) < FEWEST_SHAPES

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from simserve.study.intervals import CONFIDENCE, standard_error
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Floats, Ints
 
 FALSE_ALARMS = 0.001
 """Probability that a change which loses no more than the tolerance fails, all looks together."""
@@ -38,9 +37,9 @@ class AttainmentCurve:
 
     scales: tuple[float, float]
     """Loads as multiples of the scenario's own rates, the lower first."""
-    n_met: NDArray[np.int64]
+    n_met: Ints
     """Requests that met every SLO, `(2, n_seeds)`."""
-    n_arrived: NDArray[np.int64]
+    n_arrived: Ints
     """Requests that arrived, `(2, n_seeds)`."""
     seeds: tuple[int, ...]
 
@@ -74,10 +73,10 @@ class AttainmentCurve:
         return float(above - below)
 
     @property
-    def _missed(self) -> NDArray[np.int64]:
+    def _missed(self) -> Ints:
         return self.n_arrived - self.n_met
 
-    def _roots(self, goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+    def _roots(self, goal_frac: float, missed: Ints, arrived: Ints) -> Floats:
         near, far = self._beyond(goal_frac, missed, arrived)
         low, high = map(math.log, self.scales)
         flat = near == far
@@ -85,12 +84,12 @@ class AttainmentCurve:
         return low + (high - low) * way
 
     @staticmethod
-    def _beyond(goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+    def _beyond(goal_frac: float, missed: Ints, arrived: Ints) -> Floats:
         """Return the logits of misses less those of the goal, at both loads, `(2, ...)`."""
         return _logits(missed, arrived) - math.log((1 - goal_frac) / goal_frac)
 
 
-def _logits(missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+def _logits(missed: Ints, arrived: Ints) -> Floats:
     """Return the logits of the share that missed, half a request added on both sides to keep them finite."""
     odds: Floats = (missed + 0.5) / (arrived - missed + 0.5)
     return np.log(odds)

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import closest
+from simserve.tables.columns import Ints
 from simserve.workload.readers.base import Place, Texts, answered, checked, names_shown
 from simserve.workload.readers.cells import NUMBER, SPAN, STAMP, TEXT, CellKind, Piece, read_pieces, seconds_since_first
 from simserve.workload.readers.text_lines import line_pieces
 from simserve.workload.trace import Trace
 
-Rows = tuple[NDArray[np.int64], list[list[str]]]
+Rows = tuple[Ints, list[list[str]]]
 """Some rows of a file: the lines where they begin, and their cells."""
 
 AZURE = {"TIMESTAMP": STAMP, "ContextTokens": NUMBER, "GeneratedTokens": NUMBER}
