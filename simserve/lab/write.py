@@ -111,15 +111,13 @@ def unfitted(table: pd.DataFrame, fits: Sequence[KernelFit]) -> list[tuple[str, 
     return [(str(name), int(n)) for name, n in names.value_counts(sort=False).items() if name not in fitted]
 
 
-def calibration_data(
-    gpu: str, engine: str, engine_version: str, fits: Sequence[KernelFit], made: Mapping[str, Any]
-) -> Any:
+def calibration_data(gpu: str, engine: str, version: str, fits: Sequence[KernelFit], made: Mapping[str, Any]) -> Any:
     """Return the content of the file; `made` states its sources and date."""
     return {
         "schema": SCHEMA,
         "gpu": gpu,
         "engine": engine,
-        "engine_version": engine_version,
+        "engine_version": version,
         "made": dict(made),
         "kernels": [
             {

@@ -108,7 +108,7 @@ def resolve_workload(
     traffic.check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
     traffic.check_shares(draft.below("tenants"), workload.tenants)
     has_trace, has_prefixes = workload.trace is not None, workload.prefixes is not None
-    traffic.check_own_lengths(draft.below("classes"), workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
+    traffic.check_lengths(draft.below("classes"), workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
     traffic.check_batch(draft.below("batch"), workload.batch, workload.duration_s)
     resolved = workload.model_copy(update=update)
     _check_size(draft, resolved)
