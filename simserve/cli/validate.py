@@ -153,13 +153,7 @@ def _of_engine(runs: "Sequence[MeasuredRun]", engine: str | None, rows: Path) ->
 
 
 def _validate_runs(
-    runs: "Sequence[MeasuredRun]",
-    campaign: "Campaign",
-    rows: Path,
-    page: Path | None,
-    *,
-    leave_out: bool,
-    as_json: bool,
+    runs: "list[MeasuredRun]", campaign: "Campaign", rows: Path, page: Path | None, *, leave_out: bool, as_json: bool
 ) -> None:
     """Print the decision and the errors of the means of closed-loop runs."""
     from simserve.lab.host_fit import left_out

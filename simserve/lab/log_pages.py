@@ -169,9 +169,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
     if not n:
         return f"The shipped constants stay: {what} show no other ones."
     errors = facts["errors"]
-    moved = [
-        f"{SHORT[name]} from {each['shipped_frac']:.1%} to {each['fitted_frac']:.1%}" for name, each in errors.items()
-    ]
+    moved = [f"{SHORT[name]} from {of['shipped_frac']:.1%} to {of['fitted_frac']:.1%}" for name, of in errors.items()]
     verb = "is" if n == 1 else "are"
     return (
         f"{plural(n, 'constant')} {verb} fitted to {what}. Errors of predicted means over {facts['parts']}, each left "

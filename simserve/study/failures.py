@@ -110,19 +110,13 @@ class ResilienceQuestion:
     """A pool with its failures, and the spares that it may get."""
 
     def __init__(
-        self,
-        template: Template,
-        pool: str | None,
-        spare: str,
-        kinds: Sequence[str],
-        given_seeds: int | None,
-        goal_frac: float,
+        self, template: Template, pool: str | None, spare: str, kinds: list[str], seeds: int | None, goal_frac: float
     ) -> None:
         """Check the question. Raises SimserveError before anything runs.
 
-        given_seeds: of all fleets and failures; None: as many as MOST_RUNS allow.
+        seeds: of all fleets and failures; None: as many as MOST_RUNS allow.
         """
-        self._template, self.given_seeds, self.goal_frac = template, given_seeds, goal_frac
+        self._template, self.given_seeds, self.goal_frac = template, seeds, goal_frac
         self.scenario = Scenario.of(template)
         check_slo(self.scenario)
         self.place = 0 if pool is None else pool_of(self.scenario, pool)

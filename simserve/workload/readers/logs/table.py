@@ -58,9 +58,7 @@ def read_parquet(path: Path, reading: LogReading = NOTHING) -> Log:
     kinds = _kinds(path, names, reading)
     columns, _ = parquet_columns(path, kinds.get)
     place = items(path, len(next(iter(columns.values()))), "row")
-    return _log(
-        place, {name: kinds[name].read(place, name, column) for name, column in columns.items()}, names, reading
-    )
+    return _log(place, {name: kinds[name].read(place, name, own) for name, own in columns.items()}, names, reading)
 
 
 def read_csv_table(path: Path, first: str, reading: LogReading = NOTHING) -> Log:
