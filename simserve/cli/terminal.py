@@ -107,9 +107,7 @@ def write_study(
     folder: Path, kind: "Kind", study: "StudyAnswer", document: "Document", more: Mapping[str, str | bytes] = {}
 ) -> None:
     """Write the folder of a study, whole or not at all: its answer, its page, its rows if it has any, and more files.
-
-    Raises OutputError if the folder holds something else, or cannot be written.
-    """
+    Raises OutputError if the folder holds something else, or cannot be written."""
     from simserve.metrics.result_folder import ANSWERS
     from simserve.report.html import page
     from simserve.tables.files import json_text

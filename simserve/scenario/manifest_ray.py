@@ -81,10 +81,8 @@ def ray_policy(part: ManifestPart) -> ManifestPolicy:
 
 
 def ray_parts(file: str, document: YamlDocument) -> Iterator[ManifestPart]:
-    """Yield the deployments that scale: of a Ray Serve config, and of its large language models.
-
-    Raises ManifestError for the config of a RayService that is not YAML.
-    """
+    """Yield the deployments that scale: of a Ray Serve config, and of its large language models. Raises ManifestError
+    for the config of a RayService that is not YAML."""
     match document.data:
         case {"kind": "RayService", "spec": {"serveConfigV2": str(text)}}:
             first = document.lines[TEMPLATE]

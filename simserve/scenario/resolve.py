@@ -97,10 +97,8 @@ def _is_written(data: Any, path: validation.Path, value: Any) -> bool:
 
 
 def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> ExperimentT:
-    """Return the experiment of the data, with stand-ins for every reported problem.
-
-    Raises ScenarioError only if no part of it can be read.
-    """
+    """Return the experiment of the data, with stand-ins for every reported problem. Raises ScenarioError only if no
+    part of it can be read."""
     if not isinstance(data, Mapping):
         problems.add(
             validation.ValueProblem((), "a scenario must be a mapping of keys to values", validation.shown(data))

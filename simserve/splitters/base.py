@@ -23,10 +23,8 @@ class Splitter:
     """It may return "prefill": prefill replicas decode some requests themselves."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones.
-
-        Either side may be empty while none of its members is ready.
-        """
+        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones. Either
+        side may be empty while none of its members is ready."""
         raise NotImplementedError
 
 

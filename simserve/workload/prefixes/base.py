@@ -34,10 +34,8 @@ class PrefixStructure:
     """Its requests have a session_id."""
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
-        """Return requests with whole prompts and prefixes.
-
-        One per instant; or, for a structure that sets arrival times, all before duration_s if that is given.
-        """
+        """Return requests with whole prompts and prefixes. One per instant; or, for a structure that sets arrival
+        times, all before duration_s if that is given."""
         raise NotImplementedError
 
 

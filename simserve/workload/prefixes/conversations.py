@@ -61,9 +61,7 @@ class Conversations(PrefixStructure):
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Return the first requests of all conversations; request i has the i-th lengths, in whichever conversation.
-
-        After answers the order is unknown, so the rows go conversation by conversation.
-        """
+        After answers the order is unknown, so the rows go conversation by conversation."""
         if self.next_turn == "after_answer":
             return self._after_answers(arrival_s, duration_s, lengths, stream)
         turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
