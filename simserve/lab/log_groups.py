@@ -74,7 +74,6 @@ class ReplayedSteps:
 
 Replayed = ReplayedLog | ReplayedSteps
 
-
 FEWEST = 200
 """Answered requests that a fit needs."""
 

@@ -37,7 +37,6 @@ MANY_IN_FLIGHT, OF_LARGE = 256, 3
 """Requests in flight beyond which a setting is large, as one of such ranks with long answers is; its requests per
 client, by default, in place of ten, as measured."""
 
-
 FILE = "silicon_sample.csv"
 """Measured samples of `aiconfigurator-core` (NVIDIA, Apache-2.0), read as serving runs of Blackwell servers: aggregated
 ones without ranks or pipelines, of the cards on which no server was fitted."""

@@ -23,7 +23,6 @@ Slo = dict[str, Annotated[float, Field(gt=0, le=1e18)]]
 
 Size = Annotated[int, Field(ge=1, le=10**9)]
 
-
 Word = Literal["meets", "likely_meets", "edge", "likely_misses", "misses", "saturated"]
 
 Cause = Literal["noise", "cost", "load"]

@@ -11,7 +11,6 @@ from simserve.state.view import LoadView
 STRICT = ConfigDict(extra="forbid")
 """Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
-
 Where = Literal["apart", "local", "prefill"]
 """apart: a prefill and a decode replica; local: one replica of `local`; prefill: one prefill replica."""
 

@@ -51,7 +51,6 @@ MEASURES = tuple(
 
 ATTAINMENT, GOODPUT = MEASURES[:2]
 
-
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 
 Levels = Mapping[str, Mapping[str, float]]

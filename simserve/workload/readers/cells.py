@@ -208,7 +208,6 @@ INSTANT = CellKind("instant", stamps_or_numbers)
 LATER = CellKind("instant", later_stamps)
 IDS = CellKind("ids", ids)
 
-
 Piece = tuple[Ints, Mapping[str, Cells]]
 """Some rows of a file: their lines, and the cells of each column."""
 
