@@ -201,12 +201,7 @@ def _died(shard: _Shard) -> SimserveError:
 
 
 def _serve(
-    cluster: Cluster,
-    routed: tuple[NDArray[np.int32], Ints],
-    end_ps: int | None,
-    shard: _Shard,
-    answers: Any,
-    owner: int,
+    cluster: Cluster, sent: tuple[NDArray[np.int32], Ints], end_ps: int | None, shard: _Shard, answers: Any, owner: int
 ) -> None:
     """Serve a shard in a copy of the parent, and send the answer; None where it fails."""
 
@@ -219,7 +214,7 @@ def _serve(
     answer = None
     try:
         cluster.recorder.spill_into(shard.files)
-        is_out_of_events = serve_shard(cluster, shard.rows, routed, shard.members, end_ps, on_send)
+        is_out_of_events = serve_shard(cluster, shard.rows, sent, shard.members, end_ps, on_send)
         ranks = _ranks(shard)
         answer = _Answer(
             cluster.recorder.spilled(),

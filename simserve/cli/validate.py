@@ -175,9 +175,7 @@ def _validate_runs(
     terminal.answer(document, {"decision": trust.facts(), **facts}, as_json=as_json)
 
 
-def _report(
-    campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]"
-) -> "Iterator[str | Table]":
+def _report(campaign: "Campaign", points: "list[Prediction]", held_out: "list[Prediction]") -> "Iterator[str | Table]":
     """Format the assumptions, tables of errors, and the worst points."""
     from simserve.lab.validation_page import error_tables, worst_tables
 
