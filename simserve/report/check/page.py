@@ -125,9 +125,7 @@ def _changes(answer: CheckAnswer) -> list[Chapter]:
     """Return the keys of the scenario that differ, where the answer cannot list them all."""
     if len(answer.changes) < 2:
         return []
-    pairs = [
-        (each.key, f"{words.value_text(each.baseline)} → {words.value_text(each.candidate)}") for each in answer.changes
-    ]
+    pairs = [(each.key, f"{words.shown(each.baseline)} → {words.shown(each.candidate)}") for each in answer.changes]
     return [Chapter("changes", "Changes of the scenario", [Explained(pairs, is_wide=True)])]
 
 

@@ -114,7 +114,7 @@ def changed(answer: CheckAnswer) -> str:
     texts, n_changes = [], len(answer.changes)
     if n_changes == 1:
         only = answer.changes[0]
-        texts = [f"Scenario: {only.key} {value_text(only.baseline)} → {value_text(only.candidate)}."]
+        texts = [f"Scenario: {only.key} {shown(only.baseline)} → {shown(only.candidate)}."]
     elif n_changes:
         keys = [each.key for each in answer.changes[:MOST_NAMED]]
         texts = [f"Scenario: {n_changes} keys differ, such as {listed(keys)}."]
@@ -167,7 +167,7 @@ def markdown(answer: CheckAnswer) -> str:
     if answer.changes:
         lines += ["", "Changes of the scenario:", ""]
         for each in answer.changes:
-            before, now = (_escaped(value_text(value)) for value in (each.baseline, each.candidate))
+            before, now = (_escaped(shown(value)) for value in (each.baseline, each.candidate))
             lines.append(f"- `{' '.join(each.key.replace('`', '').split())}`: {before} → {now}")
     return "\n".join(lines) + "\n"
 
@@ -208,7 +208,7 @@ def _moved_by(part: PartOfSides) -> float:
     return abs(part.change_frac or 0.0)
 
 
-def value_text(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value of a scenario as JSON; a missing one as `nothing`."""
     if isinstance(value, float):
         return f"{value:g}"

@@ -102,9 +102,8 @@ def _spans_of(
     for place in places[np.argsort(spans["join_s"][places], kind="stable")].tolist():
         n_steps = int(spans["last_step"][place] - spans["first_step"][place]) + 1
         first_s = float(decoding.start_s[decoding.span_first[place]]) if n_steps else None
-        span = tracks.Span(
-            int(spans["replica"][place]), float(spans["join_s"][place]), float(ends_s[place]), n_steps, first_s
-        )
+        replica, join_s = int(spans["replica"][place]), float(spans["join_s"][place])
+        span = tracks.Span(replica, join_s, float(ends_s[place]), n_steps, first_s)
         result[int(spans["request_id"][place])].append(span)
     return result
 
