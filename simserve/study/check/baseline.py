@@ -27,6 +27,12 @@ NUMBERS_PER_LINE = 16
 
 REMEDY = "make it again with --update, or take it from version control"
 
+ASKED = ("name", "model", "workload", "slo", "measure")
+"""Keys of a scenario that are the question; all others are what a change may change."""
+
+NO_PART = ("schema", "seed")
+"""Keys that are neither: the rule allows for other seeds."""
+
 
 def grid_of(baseline: Baseline) -> Grid:
     """Return the loads to run the other side at."""
@@ -103,13 +109,6 @@ def _packed(text: str) -> str:
         return f"{indent}{key}[{inner}]"
 
     return re.sub(r"^( *)(\"[^\"]*\": )\[((?:\s*-?[0-9][0-9.e+-]*,?)+)\s*\]", rows, text, flags=re.MULTILINE)
-
-
-ASKED = ("name", "model", "workload", "slo", "measure")
-"""Keys of a scenario that are the question; all others are what a change may change."""
-
-NO_PART = ("schema", "seed")
-"""Keys that are neither: the rule allows for other seeds."""
 
 
 def portable(scenario: Scenario) -> dict[str, Any]:
