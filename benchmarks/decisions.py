@@ -6,8 +6,8 @@ from pathlib import Path
 
 from simserve import load_scenario
 from simserve.errors import SimserveError
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import CAP, probability
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.study.uncertainty import run_with_replays
 
 HEAD = "| scenario | r | by noise | with cost error | P | decision |\n|---|---|---|---|---|---|"

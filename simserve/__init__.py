@@ -64,7 +64,6 @@ __all__ = [
     "validate",
 ]
 
-
 if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name
 
     def __getattr__(name: str) -> object:

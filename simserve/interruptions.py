@@ -14,10 +14,8 @@ def leave_interruptions_to_the_parent() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delay a Ctrl-C until the block is over; processes that begin in it are deaf to Ctrl-C from birth.
-
-    Signals reach only the main thread, so the block is not delayed in others.
-    """
+    """Delay a Ctrl-C until the block is over; processes that begin in it are deaf to Ctrl-C from birth. Signals reach
+    only the main thread, so the block is not delayed in others."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

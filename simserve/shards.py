@@ -25,6 +25,7 @@ from simserve.errors import SimserveError
 from simserve.forks import Copy
 from simserve.state.request import Request
 from simserve.tables.buffers import Parts
+from simserve.tables.columns import Ints
 from simserve.tables.pieces import rows_where
 from simserve.units import to_s
 
@@ -44,7 +45,7 @@ class _Shard:
     """The part of a run that one copy serves."""
 
     members: Sequence[Member]
-    rows: NDArray[np.int64]
+    rows: Ints
     files: list[int]
     """Where its rows of steps, spans and the like go."""
     progress: memoryview
@@ -106,9 +107,7 @@ def run_in_shards(
     for shard, answer in zip(shards, answers, strict=True):
         for rank, state in zip(_ranks(shard), answer.ranks, strict=True):
             state.set(rank)
-    recorded = [
-        RecordedShard(shard.rows, each.parts, each.reasons) for shard, each in zip(shards, answers, strict=True)
-    ]
+    recorded = [RecordedShard(shard.rows, own.parts, own.reasons) for shard, own in zip(shards, answers, strict=True)]
     cluster.recorder.merge(recorded, _member_of(cluster))
     of_rank = {
         rank.id: rows
@@ -121,7 +120,7 @@ def run_in_shards(
     check_ended(n, still_there, cluster.recorder, to_s(max(answer.now_ps for answer in answers)))
 
 
-def _route_all(cluster: Cluster) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _route_all(cluster: Cluster) -> tuple[NDArray[np.int32], Ints]:
     """Return the replica of each row and when the row reaches the router, which sees no load. Raises PolicyError."""
     sender, pick, n = cluster.trace_sender, cluster.intake.pick, len(cluster.rows)
     replica_of, out_ps = cluster.scratch.empty(n, np.int32), cluster.scratch.empty(n, np.int64)
@@ -202,12 +201,7 @@ def _died(shard: _Shard) -> SimserveError:
 
 
 def _serve(
-    cluster: Cluster,
-    routed: tuple[NDArray[np.int32], NDArray[np.int64]],
-    end_ps: int | None,
-    shard: _Shard,
-    answers: Any,
-    owner: int,
+    cluster: Cluster, sent: tuple[NDArray[np.int32], Ints], end_ps: int | None, shard: _Shard, answers: Any, owner: int
 ) -> None:
     """Serve a shard in a copy of the parent, and send the answer; None where it fails."""
 
@@ -220,7 +214,7 @@ def _serve(
     answer = None
     try:
         cluster.recorder.spill_into(shard.files)
-        is_out_of_events = serve_shard(cluster, shard.rows, routed, shard.members, end_ps, on_send)
+        is_out_of_events = serve_shard(cluster, shard.rows, sent, shard.members, end_ps, on_send)
         ranks = _ranks(shard)
         answer = _Answer(
             cluster.recorder.spilled(),

@@ -46,8 +46,8 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.experiment import traffic_notes
 from simserve.scenario.fleet import OnFailure, PlacementSection, Scrape, Shutdown, Spares, Startup
-from simserve.scenario.links import KvLink
 from simserve.scenario.loader import AnyScenario, scenario_from
+from simserve.scenario.pool import KvLink
 from simserve.scenario.setup import Distortion
 from simserve.shards import ShardFailed, run_in_shards
 from simserve.tables.facts import (
@@ -118,7 +118,7 @@ def simulate(
         served = _serve(scenario, priced, load, progress, n_shards(scenario, load, jobs))
     priced.scratch.collect()
     if served is None:  # a single process says which error comes first
-        served = _serve(scenario, priced, load, progress)
+        served = _serve(scenario, priced, load, progress, 1)
         priced.scratch.collect()
     facts = replace(_run_facts(scenario, priced, load, served), wall_s=time.perf_counter() - started_s)
     return Results.from_run(served.tables, facts, scenario.to_yaml, load.drawn, priced.scratch.collect)
@@ -207,13 +207,7 @@ def n_shards(scenario: Scenario, load: Load, jobs: int) -> int:
     return min(jobs, n_members)
 
 
-def _serve(
-    scenario: Scenario,
-    priced: _Priced,
-    load: Load,
-    progress: OnProgress | None,
-    n_processes: int = 1,
-) -> _Served:
+def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: OnProgress | None, n_processes: int) -> _Served:
     """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
@@ -248,11 +242,12 @@ def _cluster(scenario: Scenario, priced: _Priced, load: Load) -> Cluster:
     views, has_prefixes = scenario.cluster.views, load.trace.prefixes is not None
     pools = list(enumerate(zip(priced.setups, priced.costs, strict=True)))
     first, seed = priced.setups[0], scenario.seed
+    stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
     replicas = [_replica(pool, *of_pool, has_prefixes, seed, first) for pool, of_pool in pools]
     return Cluster(
         [each for pool, (setup, _) in pools for each in replicas[pool].copies(setup.n_independent)],
         scenario.build_router(),
-        replace(_offered(load), patience=_patience(scenario)),
+        Offered(load.trace, load.concurrency, load.draw_more, stop_ps, _patience(scenario), n_timed=load.n_timed),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(priced.setups),
         disaggregation=_disaggregation(scenario, priced),
@@ -405,11 +400,6 @@ def _check_sessions(scenario: Scenario, load: Load) -> None:
             raise TraceError(f"cluster.{key}: {rule}, got {kind!r}; add the column, or use prefix_affinity")
 
 
-def _offered(load: Load) -> Offered:
-    stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
-    return Offered(load.trace, load.concurrency, load.draw_more, stop_ps, n_timed=load.n_timed)
-
-
 def _patience(scenario: Scenario) -> Patience | None:
     """Return timeouts and retries of clients; None: they wait."""
     timeout, retries = scenario.workload.timeout, scenario.workload.retries
@@ -422,9 +412,7 @@ def _patience(scenario: Scenario) -> Patience | None:
         backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed, *budget)
     if timeout is None:
         return Patience(backoff=backoff)
-    ttft_ps, e2e_ps = (
-        None if limit_s is None else max(1, to_ps(limit_s)) for limit_s in (timeout.ttft_s, timeout.e2e_s)
-    )
+    ttft_ps, e2e_ps = (None if most_s is None else max(1, to_ps(most_s)) for most_s in (timeout.ttft_s, timeout.e2e_s))
     return Patience(ttft_ps, e2e_ps, backoff, timeout.then == "next_turn")
 
 

@@ -39,7 +39,7 @@ def run(
 
     `out`: a folder on the disk that keeps the rows of a long run.
     """
-    from simserve.study.deterministic_load import check_not_deterministic
+    from simserve.study.fleet import check_not_deterministic
     from simserve.study.precision import add_replications, wanted_runs
     from simserve.study.processes import limited_to
     from simserve.study.uncertainty import run_with_replays

@@ -41,8 +41,7 @@ def sweep(
     from simserve.study.processes import in_processes
     from simserve.study.sweep.facts import sweep_facts
     from simserve.study.sweep.points import axes_of
-    from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.question import SweepQuestion
+    from simserve.study.sweep.question import SweepQuestion, read_points
     from simserve.study.sweep.sweep import check_any, run_sweep
     from simserve.tables.folder import SWEEP
 

@@ -109,6 +109,6 @@ def resilience(
     from simserve.tables.folder import RESILIENCE
 
     template = template_from(scenario, with_seed(changes, seed))
-    question = ResilienceQuestion(template, pool, str(spare), kinds, replications, goal_of(goal))
+    question = ResilienceQuestion(template, pool, str(spare), [*kinds], replications, goal_of(goal))
     with journal_of(RESILIENCE, read_run, jobs, out) as journal:
         return ResilienceStudy(question, journal, in_processes).answer()

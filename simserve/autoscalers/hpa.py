@@ -6,14 +6,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.autoscalers.base import STRICT, Autoscaler, Behavior, Interval, OneOrMore, Share, Threshold, check_bounds
-from simserve.state.horizontal import (
-    HorizontalScaler,
-    PodSamples,
-    tolerance_of,
-    wish_by_average,
-    wish_by_pods,
-    wish_by_value,
-)
+from simserve.state import horizontal
 from simserve.state.metric_values import Expression
 from simserve.state.pool_view import PoolView, present
 from simserve.state.queries import parse
@@ -82,8 +75,8 @@ class Hpa(Autoscaler):
     def begin(self) -> None:
         """Start without recommendations."""
         up, down = self.behavior.scale_up, self.behavior.scale_down
-        self._tolerance = tolerance_of(up, down, self.tolerance)
-        self._scaler = HorizontalScaler(up, down, self.min_replicas, self.max_replicas)
+        self._tolerance = horizontal.tolerance_of(up, down, self.tolerance)
+        self._scaler = horizontal.HorizontalScaler(up, down, self.min_replicas, self.max_replicas)
 
     def desired_replicas(self, pool: PoolView) -> int:
         """Return the largest wish of all metrics, within windows, rates and bounds."""
@@ -92,15 +85,15 @@ class Hpa(Autoscaler):
 
     def _wish(self, pool: PoolView, target: MetricTarget, query: Expression, is_of_pods: bool) -> int | None:
         if is_of_pods:
-            return wish_by_pods(_samples(pool, query), target.target, pool.wanted, self._tolerance)
+            return horizontal.wish_by_pods(_samples(pool, query), target.target, pool.wanted, self._tolerance)
         total = query.total(pool)
         if target.target_type == "value":
-            return wish_by_value(total, target.target, pool, self._tolerance)
-        return wish_by_average(total, target.target, pool.wanted, self._tolerance)
+            return horizontal.wish_by_value(total, target.target, pool, self._tolerance)
+        return horizontal.wish_by_average(total, target.target, pool.wanted, self._tolerance)
 
 
-def _samples(pool: PoolView, query: Expression) -> PodSamples:
+def _samples(pool: PoolView, query: Expression) -> horizontal.PodSamples:
     """Return the values of the pods that run, and how many lack one."""
     values = present(query.values(pool))
     n_pending = sum(member.phase == "pending" for member in pool.members)
-    return PodSamples(values, len(pool.members) - n_pending - len(values), n_pending)
+    return horizontal.PodSamples(values, len(pool.members) - n_pending - len(values), n_pending)

@@ -5,32 +5,20 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.autoscalers.base import (
-    STRICT,
-    Autoscaler,
-    Behavior,
-    Interval,
-    OneOrMore,
-    Replicas,
-    Seconds,
-    Share,
-    Threshold,
-    check_bounds,
-    common_interval_s,
-)
+from simserve.autoscalers import base
 from simserve.state.horizontal import HorizontalScaler, tolerance_of, wish_by_average, wish_by_value
 from simserve.state.pool_view import PoolView
 from simserve.state.queries import parse
 from simserve.state.tick import Tick
 
 
-@dataclass(config=STRICT)
+@dataclass(config=base.STRICT)
 class Trigger:
     """A Prometheus query with the value at which it shall stay."""
 
     query: str
     """A query in the simulated part of PromQL, or a metric's name; several series are summed."""
-    threshold: Threshold
+    threshold: base.Threshold
     """Value to keep: of a replica, or of the pool with `metric_type: value`."""
     activation_threshold: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Value above which the pool leaves zero replicas (`activationThreshold`)."""
@@ -43,8 +31,8 @@ class Trigger:
         parse(self.query)
 
 
-@dataclass(config=STRICT)
-class Keda(Autoscaler):
+@dataclass(config=base.STRICT)
+class Keda(base.Autoscaler):
     """Leave and reach zero replicas by KEDA's poll; between one and the maximum the Kubernetes autoscaler decides.
 
     A query without a fresh sample activates nothing, and nothing is removed because of it. Source: KEDA's ScaledObject
@@ -53,30 +41,30 @@ class Keda(Autoscaler):
 
     triggers: Annotated[list[Trigger], Field(min_length=1)]
     """Queries and their thresholds; the one that asks for the most replicas wins."""
-    polling_interval_s: Interval = 30.0
+    polling_interval_s: base.Interval = 30.0
     """[s] Time between two polls (`pollingInterval`)."""
-    cooldown_period_s: Seconds = 300.0
+    cooldown_period_s: base.Seconds = 300.0
     """[s] Time from the last active poll to zero replicas (`cooldownPeriod`); it delays no other removal."""
-    initial_cooldown_period_s: Seconds = 0.0
+    initial_cooldown_period_s: base.Seconds = 0.0
     """[s] Time from the start to zero replicas, if no poll was active yet (`initialCooldownPeriod`)."""
     idle_replica_count: Literal[0] | None = None
     """Replicas while no trigger is active, below `min_replicas`: 0 (KEDA permits no other); null: `min_replicas`."""
-    min_replicas: Replicas = 0
+    min_replicas: base.Replicas = 0
     """Fewest replicas while a trigger is active; 0 permits zero while none is."""
-    max_replicas: OneOrMore = 100
+    max_replicas: base.OneOrMore = 100
     """Most replicas."""
-    behavior: Behavior = Field(default_factory=Behavior)
+    behavior: base.Behavior = Field(default_factory=base.Behavior)
     """How fast the Kubernetes autoscaler adds and removes replicas."""
-    hpa_interval_s: Interval = 15.0
+    hpa_interval_s: base.Interval = 15.0
     """[s] Time between two decisions of the Kubernetes autoscaler (`--horizontal-pod-autoscaler-sync-period`)."""
-    tolerance: Share = 0.1
+    tolerance: base.Share = 0.1
     """Distance of value / threshold from 1 at which nothing changes (`--horizontal-pod-autoscaler-tolerance`)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self.min_replicas, self.max_replicas)
+        base.check_bounds(self.min_replicas, self.max_replicas)
         if self.idle_replica_count == 0 and not self.min_replicas:
             raise ValueError("idle_replica_count must be below min_replicas, got 0 for both; leave it out")
-        self.interval_s = common_interval_s(self.polling_interval_s, self.hpa_interval_s)
+        self.interval_s = base.common_interval_s(self.polling_interval_s, self.hpa_interval_s)
         self._queries = [parse(trigger.query) for trigger in self.triggers]
 
     @property
@@ -105,10 +93,8 @@ class Keda(Autoscaler):
     def _after_poll(self, pool: PoolView) -> int:
         """Poll the queries, and return the replicas that KEDA sets."""
         self._polled = [query.total(pool) for query in self._queries]
-        read = [
-            (trigger, value) for trigger, value in zip(self.triggers, self._polled, strict=True) if value is not None
-        ]
-        if any(value > trigger.activation_threshold for trigger, value in read):
+        read = [(trigger, now) for trigger, now in zip(self.triggers, self._polled, strict=True) if now is not None]
+        if any(now > trigger.activation_threshold for trigger, now in read):
             self._zero_at_s = pool.now_s + self.cooldown_period_s
             return pool.wanted or max(1, self.min_replicas)
         may_be_zero = self.idle_replica_count == 0 or not self.min_replicas

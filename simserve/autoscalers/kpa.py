@@ -8,35 +8,26 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
-from simserve.autoscalers.base import (
-    STRICT,
-    Autoscaler,
-    Interval,
-    OneOrMore,
-    Replicas,
-    Seconds,
-    Threshold,
-    check_bounds,
-)
+from simserve.autoscalers import base
 from simserve.state.metric_values import concurrency
 from simserve.state.pool_view import PoolView
 
 
-@dataclass(config=STRICT)
-class Kpa(Autoscaler):
+@dataclass(config=base.STRICT)
+class Kpa(base.Autoscaler):
     """Keep the concurrent requests per replica at a target; in a panic, follow a short window and remove nothing.
 
     The concurrency is that of the last samples, waiting requests included, and those that wait at the gateway. Source:
     knative/serving, pkg/autoscaler/scaling/autoscaler.go, and its ConfigMap config-autoscaler, shares for percentages.
     """
 
-    max_replicas: OneOrMore
+    max_replicas: base.OneOrMore
     """Most replicas (`max-scale`; Knative's own default is no limit)."""
-    min_replicas: Replicas = 0
+    min_replicas: base.Replicas = 0
     """Fewest replicas (`min-scale`); 0 permits zero."""
     container_concurrency: NonNegativeInt = 0
     """Most requests that a replica may get at once (`containerConcurrency`); 0: no limit, so `target` counts."""
-    target: Threshold = 100.0
+    target: base.Threshold = 100.0
     """Concurrent requests per replica without `container_concurrency` (`container-concurrency-target-default`)."""
     target_utilization_frac: Annotated[float, Field(gt=0, le=1)] = 0.7
     """[share] Part of the target or of `container_concurrency` to keep (`container-concurrency-target-percentage`)."""
@@ -50,13 +41,13 @@ class Kpa(Autoscaler):
     """Largest ratio of wished to ready replicas on the way up (`max-scale-up-rate`)."""
     max_scale_down_rate: Annotated[float, Field(gt=1, le=1e9)] = 2.0
     """Largest ratio of ready to wished replicas on the way down (`max-scale-down-rate`)."""
-    scale_to_zero_grace_period_s: Seconds = 30.0
+    scale_to_zero_grace_period_s: base.Seconds = 30.0
     """[s] Time that the last replica stays after the stable window is empty (`scale-to-zero-grace-period`)."""
-    interval_s: Interval = 2.0
+    interval_s: base.Interval = 2.0
     """[s] Time between two decisions (`tick-interval`)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self.min_replicas, self.max_replicas)
+        base.check_bounds(self.min_replicas, self.max_replicas)
 
     @property
     def metric_names(self) -> frozenset[str]:

@@ -6,24 +6,15 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.autoscalers.base import (
-    STRICT,
-    Autoscaler,
-    Interval,
-    OneOrMore,
-    Replicas,
-    Seconds,
-    Threshold,
-    check_bounds,
-)
+from simserve.autoscalers import base
 from simserve.state.metric_values import concurrency
 from simserve.state.pool_view import PoolView
 
 Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
-@dataclass(config=STRICT)
-class RayServe(Autoscaler):
+@dataclass(config=base.STRICT)
+class RayServe(base.Autoscaler):
     """Keep the ongoing requests per replica at a target, once a wish in one direction has lasted for its delay.
 
     Ongoing requests are those at the replicas and those that wait at the gateway. Source: Ray,
@@ -31,29 +22,29 @@ class RayServe(Autoscaler):
     `replicas`.
     """
 
-    target_ongoing_requests: Threshold = 2.0
+    target_ongoing_requests: base.Threshold = 2.0
     """Ongoing requests per replica to keep."""
-    min_replicas: Replicas = 1
+    min_replicas: base.Replicas = 1
     """Fewest replicas; 0 permits zero."""
-    max_replicas: OneOrMore = 100
+    max_replicas: base.OneOrMore = 100
     """Most replicas; the default is that of `num_replicas: auto`."""
     look_back_period_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     """[s] Window of the mean of the ongoing requests."""
-    upscale_delay_s: Seconds = 30.0
+    upscale_delay_s: base.Seconds = 30.0
     """[s] Time that a wish for more replicas must last."""
-    downscale_delay_s: Seconds = 600.0
+    downscale_delay_s: base.Seconds = 600.0
     """[s] Time that a wish for fewer replicas must last."""
-    downscale_to_zero_delay_s: Seconds | None = None
+    downscale_to_zero_delay_s: base.Seconds | None = None
     """[s] The delay from one replica to zero; null: `downscale_delay_s`."""
     upscaling_factor: Factor = 1.0
     """Share of the distance to the target that is made up on the way up (`smoothing_factor` in earlier versions)."""
     downscaling_factor: Factor = 1.0
     """Share of the distance to the target that is made up on the way down."""
-    metrics_interval_s: Interval = 10.0
+    metrics_interval_s: base.Interval = 10.0
     """[s] Time between two decisions: that of the metrics, as Ray decides far more often than it gets them."""
 
     def __post_init__(self) -> None:
-        check_bounds(self.min_replicas, self.max_replicas)
+        base.check_bounds(self.min_replicas, self.max_replicas)
         self.interval_s = self.metrics_interval_s
         self._ongoing = concurrency(self.look_back_period_s)
 

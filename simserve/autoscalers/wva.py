@@ -86,14 +86,12 @@ class Wva(Autoscaler):
         check_bounds(self.min_replicas, self.max_replicas)
         if self.scale_down_boundary >= self.scale_up_threshold:
             raise ValueError(f"scale_down_boundary must be below scale_up_threshold, got {self.scale_down_boundary}")
-        for name, threshold, trigger in (
+        for of, threshold, trigger in (
             ("kv", self.kv_cache_threshold, self.kv_spare_trigger),
             ("queue", self.queue_length_threshold, self.queue_spare_trigger),
         ):
             if trigger >= threshold:
-                raise ValueError(
-                    f"{name}_spare_trigger must be below the {name} threshold, got {trigger} >= {threshold}"
-                )
+                raise ValueError(f"{of}_spare_trigger must be below the {of} threshold, got {trigger} >= {threshold}")
         self.interval_s = common_interval_s(self.optimization_interval_s, self.hpa_interval_s)
 
     @property

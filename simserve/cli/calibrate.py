@@ -112,9 +112,7 @@ def _fit_kernels(gpu: str, engine: str, table: Path | None, engine_version: str 
     timings, version, made = _timings(gpu, engine, table, engine_version)
     fits = fit_all(timings, catalog.load_gpu(gpu))
     path = out / gpu / f"{engine}.json"
-    changed = write_calibration(
-        path, calibration_data(gpu, engine, version, fits, made), today=date.today().isoformat()
-    )
+    changed = write_calibration(path, calibration_data(gpu, engine, version, fits, made), date.today().isoformat())
     terminal.result(terminal.table(_kernel_rows(fits)))
     terminal.message(f"{'wrote' if changed else 'unchanged:'} {path}")
     terminal.warnings(
@@ -168,13 +166,7 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
 
 
 def _fit_logs(
-    logs: list[Path],
-    scenario: Path | None,
-    others: list[str],
-    columns: str | None,
-    out: Path | None,
-    *,
-    as_json: bool,
+    logs: list[Path], scenario: Path | None, others: list[str], columns: str | None, out: Path | None, *, as_json: bool
 ) -> None:
     """Fit constants and kernels to logs of the server of a scenario; write a calibration and a page."""
     from simserve.lab.fitted_log import fit_facts, write_fitted

@@ -10,8 +10,7 @@ from simserve.cli import options, terminal
 from simserve.metrics.goal import CONFIDENCE
 
 Precision = Annotated[
-    float,
-    typer.Option("--precision", min=0.001, max=0.5, help="Half-width of the 95% CI as a share of the answer."),
+    float, typer.Option("--precision", min=0.001, max=0.5, help="Half-width of the 95% CI as a share of the answer.")
 ]
 Concurrency = Annotated[bool, typer.Option("--concurrency", help="Find the most clients of a closed loop instead.")]
 Replicas = Annotated[
@@ -23,9 +22,7 @@ Replicas = Annotated[
 Ratio = Annotated[
     str | None,
     typer.Option(
-        "--ratio",
-        metavar="PREFILL:DECODE",
-        help="Find the best split of GPUs between these two pools instead.",
+        "--ratio", metavar="PREFILL:DECODE", help="Find the best split of GPUs between these two pools instead."
     ),
 ]
 Gpus = Annotated[

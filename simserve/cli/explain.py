@@ -176,9 +176,8 @@ def _origin_lines(pool: "PoolAnswer") -> Iterator[str]:
 
 def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
     by_batch, is_near = exchange.kernels in ("by_batch", "all_to_all"), exchange.n_nodes == 1
-    above, most = (
-        f", {word} {exchange.low_latency_tokens} tokens a GPU" if by_batch else "" for word in ("above", "up to")
-    )
+    edge = f"{exchange.low_latency_tokens} tokens a GPU"
+    above, most = (f", {word} {edge}" if by_batch else "" for word in ("above", "up to"))
     link = f"{exchange.bytes_per_s / 1e9:,.4g} GB/s a GPU, {exchange.latency_s * 1e6:,.3g} us"
     where = "in one node" if is_near else f"over {exchange.n_nodes} nodes"
     over = f"\n  Experts {where} ({link}), {exchange.experts_per_gpu} on each GPU;"

@@ -27,9 +27,7 @@ SilentS = Annotated[
     float | None,
     typer.Option("--silent-s", metavar="S", help="Time from joining to a first sample. Default: a typical start."),
 ]
-MaxReplicas = Annotated[
-    int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies given by name.")
-]
+Most = Annotated[int | None, typer.Option("--max-replicas", min=1, help="Most replicas of policies given by name.")]
 Replications = Annotated[
     int | None,
     typer.Option(
@@ -67,7 +65,7 @@ def autoscale(
     columns: options.Columns = None,
     silent_s: SilentS = None,
     pool: Pool = None,
-    max_replicas: MaxReplicas = None,
+    max_replicas: Most = None,
     replications: Replications = None,
     goal: options.Goal = None,
     out: options.Place = None,

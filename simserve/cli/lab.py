@@ -12,7 +12,7 @@ from simserve.cli import terminal
 from simserve.cli.calibrate import CAMPAIGN, FOLDER, EngineToFit, campaign_named
 from simserve.cli.measure import measure_card
 from simserve.cli.options import AsJson
-from simserve.cli.validate import Page, RequestsPerClient
+from simserve.cli.validate import Page, PerClient
 
 if TYPE_CHECKING:
     from simserve.lab.server_error_fit import SpreadFit
@@ -166,7 +166,7 @@ def _error_rows(fits: "Mapping[str, SpreadFit]") -> list[Sequence[str]]:
 def league(
     folder: Folder,
     most: Most = None,
-    requests_per_client: RequestsPerClient = None,
+    requests_per_client: PerClient = None,
     page: Page = None,
     as_json: AsJson = False,
 ) -> None:

@@ -15,8 +15,7 @@ NO = 1
 """Exit code where the answer is no."""
 
 ScenarioFile = Annotated[
-    Path,
-    typer.Argument(help="The scenario's YAML file, or @NAME: `simserve init --list`.", show_default=False),
+    Path, typer.Argument(help="The scenario's YAML file, or @NAME: `simserve init --list`.", show_default=False)
 ]
 Assignments = Annotated[
     list[str] | None,
@@ -34,9 +33,7 @@ Goal = Annotated[
 AllowPlugin = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-plugin",
-        metavar="MODULE",
-        help="Allow the scenario to import this module; that runs its code.",
+        "--allow-plugin", metavar="MODULE", help="Allow the scenario to import this module; that runs its code."
     ),
 ]
 
@@ -60,19 +57,16 @@ def _limit(context: typer.Context, jobs: int | None) -> int | None:
 
 
 Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", callback=_limit, help="Number of parallel processes. Default: one per core."),
+    int | None, typer.Option("--jobs", callback=_limit, help="Number of parallel processes. Default: one per core.")
 ]
 BudgetRuns = Annotated[
     int,
     typer.Option(
-        "--budget-runs",
-        help="Most seeds to run while sampling noise decides: 8 at first, then more in two steps.",
+        "--budget-runs", help="Most seeds to run while sampling noise decides: 8 at first, then more in two steps."
     ),
 ]
 Confidence = Annotated[
-    float,
-    typer.Option("--confidence", help='Probability that "meets" needs, with sampling noise and cost error.'),
+    float, typer.Option("--confidence", help='Probability that "meets" needs, with sampling noise and cost error.')
 ]
 By = Annotated[
     Literal["noise", "total"] | None,

@@ -101,11 +101,9 @@ def _degrees(text: str) -> list[int]:
     from simserve.errors import SimserveError
 
     names = _names(text)
-    for name in names:
-        if not (name.isascii() and name.isdigit()) or int(name) < 1:
-            raise SimserveError(
-                f"--tensor: must be whole numbers from 1 on, got {name}; for example --tensor {TENSORS}"
-            )
+    for one in names:
+        if not (one.isascii() and one.isdigit()) or int(one) < 1:
+            raise SimserveError(f"--tensor: must be whole numbers from 1 on, got {one}; for example --tensor {TENSORS}")
     if not names:
         raise SimserveError(f"--tensor: must name a degree, got nothing; for example --tensor {TENSORS}")
     return [int(name) for name in names]

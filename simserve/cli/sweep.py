@@ -54,8 +54,7 @@ def sweep(
     from simserve.allowed_modules import allow_modules
     from simserve.scenario.template import Template
     from simserve.study.sweep.points import parse_axis
-    from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.question import SweepQuestion
+    from simserve.study.sweep.question import SweepQuestion, read_points
 
     allow_modules(allow_plugin or (), scenario.parent)
     effort = effort_of(budget_runs, confidence, by)

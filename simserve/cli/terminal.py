@@ -84,12 +84,7 @@ def warnings(texts: Iterable[str]) -> None:
 
 
 def answer(
-    document: "Document",
-    facts: Mapping[str, Any],
-    folder: Path | None = None,
-    *,
-    as_json: bool,
-    more: Sequence[str] = (),
+    shown: "Document", facts: Mapping[str, Any], folder: Path | None = None, *, as_json: bool, more: Sequence[str] = ()
 ) -> None:
     """Print an answer as JSON, or as its document tells it; its warnings to stderr. Open its page where asked to.
 
@@ -101,20 +96,18 @@ def answer(
         result_json(facts)
     elif not MODE.get().quiet:
         files = [*([f"{folder / 'report.html'} (all files: {folder}/)"] if folder else []), *more]
-        text = document_text(document, width(sys.stdout))
+        text = document_text(shown, width(sys.stdout))
         result("\n".join((f"{text}\n", *files)) if files else text)
-    warnings(document.warnings)
+    warnings(shown.warnings)
     if MODE.get().opens:
-        _open(document, folder)
+        _open(shown, folder)
 
 
 def write_study(
     folder: Path, kind: "Kind", study: "StudyAnswer", document: "Document", more: Mapping[str, str | bytes] = {}
 ) -> None:
     """Write the folder of a study, whole or not at all: its answer, its page, its rows if it has any, and more files.
-
-    Raises OutputError if the folder holds something else, or cannot be written.
-    """
+    Raises OutputError if the folder holds something else, or cannot be written."""
     from simserve.metrics.result_folder import ANSWERS
     from simserve.report.html import page
     from simserve.tables.files import json_text

@@ -22,8 +22,7 @@ app = typer.Typer(
 
 TraceFile = Annotated[Path, typer.Argument(help="Trace file.", show_default=False)]
 Format = Annotated[
-    str,
-    typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, log, prometheus, weka, or auto."),
+    str, typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, log, prometheus, weka, or auto.")
 ]
 Out = Annotated[Path, typer.Argument(help="File to write.", show_default=False)]
 

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from simserve.report.trace.trace import Chosen, DrawnTrace
 
 Timeline = Annotated[
-    Path | None,
-    typer.Option("--timeline", metavar="FILE", help="Write a trace file for Perfetto (ui.perfetto.dev)."),
+    Path | None, typer.Option("--timeline", metavar="FILE", help="Write a trace file for Perfetto (ui.perfetto.dev).")
 ]
 TimelineRequests = Annotated[
     str,

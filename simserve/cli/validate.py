@@ -16,34 +16,22 @@ if TYPE_CHECKING:
     from simserve.lab.runs import MeasuredRun, Prediction
     from simserve.report.document import Table
 
-SIDES = {
-    "ttft": "prefill: TTFT",
-    "median_ttft": "prefill: median TTFT",
-    "tpot": "decode: TPOT",
-    "e2e": "both: E2E",
-}
+SIDES = {"ttft": "prefill: TTFT", "median_ttft": "prefill: median TTFT", "tpot": "decode: TPOT", "e2e": "both: E2E"}
 """Latencies of settings, by the side that they depend on most. A closed loop serves concurrency / E2E requests per
 second, so throughput per GPU is wrong by as much as E2E."""
 
-Rows = Annotated[
-    Path | None,
-    typer.Argument(help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
-]
+Rows = Annotated[Path | None, typer.Argument(help="CSV of serving runs; with --scenario, a log (docs/validation.md).")]
 LogScenario = Annotated[
-    Path | None,
-    typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on."),
+    Path | None, typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on.")
 ]
 # Runs, not logs.
 CampaignName = Annotated[
     str | None,
     typer.Option("--campaign", help=f"Benchmark setup of the runs: {CAMPAIGN} (default), inferencemax or plain."),
 ]
-RequestsPerClient = Annotated[
-    int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
-]
+PerClient = Annotated[int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")]
 ShortestFrac = Annotated[
-    float | None,
-    typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl."),
+    float | None, typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl.")
 ]
 OneEngine = Annotated[str | None, typer.Option("--engine", help="Use only the runs of this engine.")]
 LeaveOut = Annotated[
@@ -59,7 +47,7 @@ def validate(
     rows: Rows = None,
     scenario: LogScenario = None,
     campaign: CampaignName = None,
-    requests_per_client: RequestsPerClient = None,
+    requests_per_client: PerClient = None,
     shortest_frac: ShortestFrac = None,
     engine: OneEngine = None,
     leave_out: LeaveOut = False,
@@ -165,13 +153,7 @@ def _of_engine(runs: "Sequence[MeasuredRun]", engine: str | None, rows: Path) ->
 
 
 def _validate_runs(
-    runs: "Sequence[MeasuredRun]",
-    campaign: "Campaign",
-    rows: Path,
-    page: Path | None,
-    *,
-    leave_out: bool,
-    as_json: bool,
+    runs: "list[MeasuredRun]", campaign: "Campaign", rows: Path, page: Path | None, *, leave_out: bool, as_json: bool
 ) -> None:
     """Print the decision and the errors of the means of closed-loop runs."""
     from simserve.lab.host_fit import left_out
@@ -193,9 +175,7 @@ def _validate_runs(
     terminal.answer(document, {"decision": trust.facts(), **facts}, as_json=as_json)
 
 
-def _report(
-    campaign: "Campaign", points: "Sequence[Prediction]", held_out: "Sequence[Prediction]"
-) -> "Iterator[str | Table]":
+def _report(campaign: "Campaign", points: "list[Prediction]", held_out: "list[Prediction]") -> "Iterator[str | Table]":
     """Format the assumptions, tables of errors, and the worst points."""
     from simserve.lab.validation_page import error_tables, worst_tables
 

@@ -23,10 +23,8 @@ from simserve.state.request import Request
 
 
 class BatchColumns:
-    """The requests of a replica.
-
-    It counts in the replica's own pool, cohort and view for routers; requests are places of `live`.
-    """
+    """The requests of a replica. It counts in the replica's own pool, cohort and view for routers; requests are places
+    of `live`."""
 
     def __init__(
         self, replica: Replica, prompts: PromptColumns, records: Records, rows: NextRows, side: HandoverSide
@@ -102,7 +100,7 @@ class BatchColumns:
         if self.side.waits(place):
             self._note_arrival(now_ps)
             return False
-        leads = self.orders and (self._reads() or self._waiting.may_lead(place))
+        leads = self.orders and (len(self._replica.memory.reading) > 0 or self._waiting.may_lead(place))
         step_run, n_ahead, coming = self.in_flight.step_run, self._n_ahead, self.prompts.coming
         if step_run is None:
             if self.running.n and (n_ahead or not coming.looks):
@@ -334,10 +332,6 @@ class BatchColumns:
         self.running.n_away -= 1
         self.contents.release(place, live.prefilled_tokens[place])
         live.remove(place)
-
-    def _reads(self) -> bool:
-        """Return whether prefixes are on their way."""
-        return len(self._replica.memory.reading) > 0
 
     def stop_reading(self, place: i64) -> i64:
         """Let a request no longer wait for its prefix; return when a copy for it alone ends, NONE if there is none."""

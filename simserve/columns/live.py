@@ -43,10 +43,8 @@ COLUMNS: Final = (
 
 
 class Live:
-    """Columns by place. A place is taken again after its request has ended.
-
-    A column is looked up here for each use, as it is another one when there are more places.
-    """
+    """Columns by place. A place is taken again after its request has ended. A column is looked up here for each use, as
+    it is another one when there are more places."""
 
     row: vec[i64]
     """Row in the load."""

@@ -33,18 +33,12 @@ class PromptColumns(Walk):
     """Prompts that wait, and those with a slot; a step computes chunks of them, as the planner of a policy decides."""
 
     def __init__(
-        self,
-        replica: Replica,
-        planner: Planner,
-        queue: Line,
-        running: Running,
-        records: Records,
-        contents: BlockContents,
+        self, replica: Replica, planner: Planner, queue: Line, running: Running, records: Records, blocks: BlockContents
     ) -> None:
         """Let requests wait in a queue."""
         super().__init__()
         live = records.live
-        self.live, self.running, self._recorder, self.contents = live, running, records.recorder, contents
+        self.live, self.running, self._recorder, self.contents = live, running, records.recorder, blocks
         self._pool, self._cohort, self._cost = replica.pool, replica.cohort, replica.cost
         self._counts, self._decode = replica.pool.counts, replica.decode
         self._has_windows = len(replica.decode.windows) > 0

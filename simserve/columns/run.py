@@ -101,10 +101,8 @@ class Building:
 
 
 def serve(cluster: Cluster, drain_limit_ps: int | None = None, on_send: OnSend | None = None) -> None:
-    """Serve all requests, or stop drain_limit_ps after the last one was sent.
-
-    on_send(rows sent, now in ps) is called now and then. Raises PolicyError for a policy that breaks a rule.
-    """
+    """Serve all requests, or stop drain_limit_ps after the last one was sent. on_send(rows sent, now in ps) is called
+    now and then. Raises PolicyError for a policy that breaks a rule."""
     check_size(cluster)
     sender = cluster.sender
     arrivals: NextRows

@@ -348,10 +348,8 @@ class Fetches(HandoverSide):
     def fetched_from(self, sender: i64) -> list[int]:
         """Return the requests of a prefill replica in transfer, which ends without them."""
         live = self._live
-        fetched = [
-            each for each in self._in_transfer if live.sender[each[2]] == sender and live.phase[each[2]] != ENDED
-        ]
-        self._in_transfer = [each for each in self._in_transfer if each not in fetched]
+        fetched = [one for one in self._in_transfer if live.sender[one[2]] == sender and live.phase[one[2]] != ENDED]
+        self._in_transfer = [one for one in self._in_transfer if one not in fetched]
         heapify(self._in_transfer)
         self._handover.arrivals.set(self._replica, self._in_transfer[0][0] if self._in_transfer else NEVER)
         return [place for _, _, place in fetched]

@@ -20,10 +20,8 @@ from simserve.state.request import Request
 
 
 class TierSide(Reading):
-    """Copies between the GPUs of a replica and its tiers.
-
-    Copies of a boundary precede its step, as in vLLM before V1 (worker/worker.py, execute_worker).
-    """
+    """Copies between the GPUs of a replica and its tiers. Copies of a boundary precede its step, as in vLLM before V1
+    (worker/worker.py, execute_worker)."""
 
     def __init__(self, replica: Replica, tier: HostTier, batch: BatchColumns, tiers: Tiers) -> None:
         self._replica, self._tier, self._batch, self._tiers = replica, tier, batch, tiers
@@ -53,9 +51,7 @@ class TierSide(Reading):
 
     def begin_read(self, now_ps: i64) -> bool:
         """Begin to read the prefix of the first new request of a plan that needs it; return whether there is one.
-
-        Raises PolicyError for a request with a prefix on its way.
-        """
+        Raises PolicyError for a request with a prefix on its way."""
         live, prompts, memory = self._live, self._prompts, self._memory
         for i in range(prompts.n_chunks):
             place = prompts.places[i]

@@ -1,8 +1,12 @@
-"""Campaigns: how the clients and servers of tables of runs were started, as far as that is documented."""
+"""Campaigns: how clients and servers of tables of runs were started, as far as that is documented (campaigns.yaml)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib import resources
 from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter
 
 from simserve import catalog, plugins
 from simserve.lab.runs import MeasuredRun
@@ -51,7 +55,7 @@ class Campaign:
     recv_intervals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Decode steps after which SGLang looks for arrivals, below MANY_CLIENTS and from there on; one for others."""
     cold_start_s: Mapping[str, float] = field(default_factory=dict)
-    """Time by which a server that was not warmed up delays its first step, by server."""
+    """Time by which a server that no request had warmed up delays its first step, by server."""
 
     def moe_backend(self, engine: str, model: str, gpu: str) -> dict[str, str]:
         """Return the engine's setting of the kernels of experts; empty where it chooses by itself."""
@@ -63,91 +67,12 @@ class Campaign:
         return (of_server(self.cold_start_s, *server) or 0.0) / self.requests_per_client
 
 
-COLD_START_S = {
-    "sglang deepseek-v3": 1.3,
-    "trtllm deepseek-v3": 1.7,
-    "trtllm gpt-oss-120b": 0.6,
-    "vllm minimax-m2.5": 0.65,
-    "trtllm deepseek-v3 b200-sxm": 0.0,
-    "trtllm gpt-oss-120b b200-sxm": 0.0,
-    "vllm minimax-m2.5 0.19.0": 0.0,
-}
-"""Time by which a server that no request had warmed up delays its first step, by server. DeepSeek: the median over
-runs of other versions of the gap between mean and median TTFT; others: of what means lack, which those on a B200 and of
-a later version do not (docs/validation.md)."""
-
 MANY_CLIENTS = 16
 """Clients from which InferenceX's scripts let SGLang look less often."""
 
-RECV_INTERVALS = {
-    "sglang b200-sxm": (10, 30),
-    "sglang b300-sxm": (10, 30),
-    "sglang glm-5 fp8_block": (1, 1),
-    "sglang glm-5 nvfp4": (10, 10),
-    "sglang qwen3.5-397b-a17b nvfp4 b200-sxm": (30, 30),
-    "sglang qwen3.5-397b-a17b fp8_block b300-sxm": (10, 10),
-}
-"""--scheduler-recv-interval of SGLang on Blackwell (InferenceX: dsr1_fp8_b200.sh, qwen3.5_bf16_b200.sh,
-glm5_fp4_b200.sh and their siblings)."""
+GIVEN = yaml.safe_load((resources.files("simserve.lab") / "campaigns.yaml").read_text(encoding="utf-8"))
 
-CAMPAIGNS = {
-    "aiconfigurator": Campaign(
-        name="aiconfigurator",
-        source="NVIDIA aiconfigurator: genai-perf with 10 requests per client and fixed lengths after a warm-up "
-        "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/"
-        "benchmark). Runs of Qwen3-32B that wait for KV tell SGLang's mem_fraction_static: 0.8",
-        budgets={"vllm": Budget(spare=1500), "trtllm": Budget(spare=1500)},
-        memory_fracs={"sglang qwen3-32b": 0.8},
-        kv_as_weights=frozenset({"trtllm"}),
-    ),
-    "inferencemax": Campaign(
-        name="inferencemax",
-        source="SemiAnalysis InferenceMAX (InferenceX), benchmarks/*.sh: 10 requests per client, lengths uniform in "
-        "0.8 to 1 of nominal; vLLM and TensorRT-LLM with an fp8 cache, but for MiniMax and gpt-oss on Hopper; SGLang "
-        "on Hopper with the model's, on Blackwell with an fp8 cache for weights of at most 8 bits; vLLM with "
-        "VLLM_MXFP4_USE_MARLIN=1 on Hopper, and on B200 with VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 "
-        "(gptoss_fp4_b200.sh)",
-        shortest_frac=0.8,
-        budgets={
-            "vllm": Budget(8192),
-            "trtllm": Budget(8192, spare=64),
-            "trtllm deepseek-v3": Budget(spare=64),
-            "trtllm gpt-oss-120b": Budget(20000),
-            "sglang": Budget(32768),
-        },
-        slots_by_concurrency=True,
-        memory_fracs={
-            "sglang": 0.82,
-            "sglang glm-5": 0.85,
-            "trtllm": 0.75,
-            "trtllm gpt-oss-120b": 0.85,
-            "vllm minimax-m2.5": 0.95,
-        },
-        kv_dtypes={
-            "vllm": "fp8",
-            "trtllm": "fp8",
-            "vllm gpt-oss-120b": "bf16",
-            "trtllm gpt-oss-120b": "bf16",
-            "vllm gpt-oss-120b b200-sxm": "fp8",
-            "trtllm gpt-oss-120b b200-sxm": "fp8",
-            "trtllm gpt-oss-120b gb200": "fp8",
-            "vllm minimax-m2.5": "bf16",
-            "vllm minimax-m2.5 b200-sxm": "fp8",
-            "vllm minimax-m2.5 b300-sxm": "fp8",
-            "sglang b200-sxm": "fp8",
-            "sglang b300-sxm": "fp8",
-            "sglang qwen3.5-397b-a17b bf16": "bf16",
-        },
-        moe_backends={
-            "vllm gpt-oss-120b h100-sxm": "marlin",
-            "vllm gpt-oss-120b h200-sxm": "marlin",
-            "vllm gpt-oss-120b b200-sxm": "flashinfer_trtllm_afp8",
-        },
-        recv_intervals=RECV_INTERVALS,
-        cold_start_s=COLD_START_S,
-    ),
-    "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
-}
+CAMPAIGNS = TypeAdapter(dict[str, Campaign]).validate_python({name: {"name": name, **GIVEN[name]} for name in GIVEN})
 
 
 def of_server(settings: Mapping[str, T], *server: str) -> T | None:

@@ -84,10 +84,8 @@ def _with(run: MeasuredRun, ttft: str) -> MeasuredRun:
 def fit_card(
     runs: Sequence[MeasuredRun], base: str, factors: Sequence[str], progress: Progress | None = None
 ) -> CardFit:
-    """Return the factors on the kernels of `base` that bring predictions closest. Deterministic.
-
-    Raises CalibrationError where the runs cannot tell any.
-    """
+    """Return the factors on the kernels of `base` that bring predictions closest. Deterministic. Raises
+    CalibrationError where the runs cannot tell any."""
     with TemporaryDirectory() as folder:
         return _FactorFit(runs, base, factors, Path(folder), progress).result()
 

@@ -111,9 +111,8 @@ class Fit(ABC):
     def effect(self, name: str) -> dict[str, Floats]:
         """Return what a unit of each parameter of a name adds to the observations."""
         steps = {key: self.step(key) for key in self.keys(name)}
-        added = (
-            self.replayed({**self.theta, **{key: self.theta[key] + step for key, step in steps.items()}}) - self.base
-        )
+        moved = {key: self.theta[key] + step for key, step in steps.items()}
+        added = self.replayed({**self.theta, **moved}) - self.base
         return {key: np.where(self.is_of(key), added / step, 0.0) for key, step in steps.items()}
 
     def keys_of(self, names: Sequence[str]) -> list[str]:

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize
 
 from simserve import catalog
 from simserve.errors import CalibrationError
 from simserve.lab.fit import Progress, rounded
 from simserve.lab.runs import MeasuredRun, Prediction, replay
+from simserve.tables.columns import Floats
 
 STEP = {
     "step_host_s": (1.5e-3, 1e-6, 2e-2),
@@ -22,11 +22,7 @@ STEP = {
 }
 """(start, least, most) of a step's time besides its kernels, fitted to TPOT."""
 
-DOOR = {
-    "receive_s": (2e-3, 1e-5, 5e-2),
-    "receive_token_s": (1.5e-6, 1e-8, 5e-5),
-    "respond_s": (3e-3, 1e-5, 1e-2),
-}
+DOOR = {"receive_s": (2e-3, 1e-5, 5e-2), "receive_token_s": (1.5e-6, 1e-8, 5e-5), "respond_s": (3e-3, 1e-5, 1e-2)}
 """(start, least, most) of the front end's times, fitted to TTFT."""
 
 HOST = (*STEP, *DOOR, "async_scheduling", "exposed_step_s", "async_excludes", "pads_to_graphs", "eager_kernel_s")
@@ -138,7 +134,7 @@ def _fit_step(runs: Sequence[MeasuredRun], now: Mapping[str, float], names: Sequ
     scale = np.array([STEP[name][0] for name in names])
     low, high = (np.array([STEP[name][i] for name in names]) / scale for i in (1, 2))
 
-    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def residuals(values: Floats) -> Floats:
         predictions = replay(runs, {**now, **dict(zip(names, values * scale, strict=True))})
         return np.log([each.ratio("tpot") for each in predictions])
 
@@ -154,7 +150,7 @@ def _fit_front_end(runs: Sequence[MeasuredRun], now: Mapping[str, float]) -> dic
     names = list(DOOR)
     scale = np.array([DOOR[name][0] for name in names])
 
-    def misfit(logs: NDArray[np.float64]) -> float:
+    def misfit(logs: Floats) -> float:
         constants = {**now, **_within(names, np.exp(logs) * scale)}
         return float(np.mean([abs(np.log(each.ratio("ttft"))) for each in replay(runs, constants)]))
 
@@ -164,6 +160,6 @@ def _fit_front_end(runs: Sequence[MeasuredRun], now: Mapping[str, float]) -> dic
     return _within(names, np.exp(solution.x) * scale)
 
 
-def _within(names: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:
+def _within(names: Sequence[str], values: Floats) -> dict[str, float]:
     """Clip to the bounds of the front end."""
     return {name: float(np.clip(v, *DOOR[name][1:])) for name, v in zip(names, values, strict=True)}

@@ -118,12 +118,7 @@ KNOWLEDGE = (
             Peer("AIConfigurator", BLIS_RUNS, BLIS, _percent(tpot=32.8, ttft=1414, e2e=49.5)),
             Peer("LLMServingSim 2", BLIS_RUNS, BLIS, _percent(tpot=32, ttft=1629, e2e=38)),
             Peer("llm-optimizer", BLIS_RUNS, BLIS, _percent(tpot=66, ttft=961, e2e=54)),
-            Peer(
-                "Vidur, by model",
-                BLIS_RUNS,
-                BLIS,
-                _percent(tpot=(8.5, 219), ttft=(12, 53_418), e2e=(8.4, 856)),
-            ),
+            Peer("Vidur, by model", BLIS_RUNS, BLIS, _percent(tpot=(8.5, 219), ttft=(12, 53_418), e2e=(8.4, 856))),
         ),
     ),
 )

@@ -9,8 +9,7 @@ from simserve import catalog
 from simserve.catalog.hub import known_model
 from simserve.errors import CalibrationError, CatalogError
 from simserve.lab.log_errors import ReplayedLog
-from simserve.lab.log_groups import ONE_LEVEL
-from simserve.lab.step_errors import Replayed
+from simserve.lab.log_groups import ONE_LEVEL, Replayed
 from simserve.report.formats import listed, plural
 from simserve.scenario import Scenario
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error

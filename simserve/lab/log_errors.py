@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.lab.runs import Errors, errors_of
 from simserve.lab.server import STAND_IN
@@ -17,7 +16,7 @@ from simserve.scenario.loader import load_scenario
 from simserve.simulation import simulate
 from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.study.progress import of_run
-from simserve.tables.columns import Flags, Floats
+from simserve.tables.columns import Flags, Floats, Ints
 from simserve.workload.load import Load
 from simserve.workload.readers.logs.base import METRICS, Log
 
@@ -175,7 +174,7 @@ class ReplayedLog:
         pairs = ((measured, makespan.measured), (predicted, makespan.predicted))
         return Sides(*(n_tokens / span_s if span_s > 0 else float("nan") for n_tokens, span_s in pairs))
 
-    def worst(self, metric: str, n: int) -> NDArray[np.int64]:
+    def worst(self, metric: str, n: int) -> Ints:
         """Return the rows with the largest errors, largest first; the earlier row on a tie."""
         signed = self.signed(metric)
         off = np.abs(np.log1p(signed, out=np.full(len(signed), np.nan), where=signed > -1))

@@ -13,9 +13,8 @@ from simserve.lab.fit import Fit, Parameter, Progress, Theta, rounded
 from simserve.lab.fitted_log import CANDIDATES, FittedConstant, LeftOutError, LogFit
 from simserve.lab.log_checks import cached_share, cached_words, check_server, is_seen, one_level
 from simserve.lab.log_errors import replay_log
-from simserve.lab.log_groups import BLOCKS, groups_of, is_heavy, usable_requests
+from simserve.lab.log_groups import BLOCKS, Replayed, ReplayedSteps, groups_of, is_heavy, usable_requests
 from simserve.lab.server import KERNELS, Server
-from simserve.lab.step_errors import Replayed, ReplayedSteps
 from simserve.metrics.student import quantile
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.logs import read_log

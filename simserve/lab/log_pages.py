@@ -1,6 +1,6 @@
 """Pages of logs: replayed, each latency as measured and as predicted; and constants that were fitted to them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.lab.trust import Trust
 from simserve.lab.validation_page import NOTE, Marker, against, dots
-from simserve.report.chart_data import Floats
+from simserve.report.chart_data import Floats, even_rows
 from simserve.report.charts import Figure
 from simserve.report.document import Cautions, Chapter, Document, Items, Paragraph, Plot, Row, SideBySide, Table, Titled
 from simserve.report.formats import LATENCIES, SHORT, as_sentence, count, listed, plural, rate, seconds, share
@@ -65,12 +65,6 @@ def _flat(title: str, table: Table) -> Table:
     return Table((title.lower(), "", *table.heads[1:]), rows)
 
 
-def _thinned(rows: Sequence[int]) -> list[int]:
-    """Return at most MAX_DOTS of the rows, evenly spaced, first and last included."""
-    places = np.linspace(0, len(rows) - 1, min(len(rows), MAX_DOTS))
-    return [rows[place] for place in np.rint(places).astype(np.int64).tolist()]
-
-
 def _drawn(measured: Floats, predicted: Floats, heads: Iterable[str]) -> Figure:
     """Return a dot for each pair, described by a head and both."""
     pairs = zip(heads, measured.tolist(), predicted.tolist(), strict=False)
@@ -85,10 +79,10 @@ def _pair(result: Mapping[str, Any], name: str, n_requests: int, n_compared: int
     both = list(zip(requests[f"measured_{name}"], requests[f"predicted_{name}"], strict=True))
     rows = [row for row, sides in enumerate(both) if None not in sides]
     measured, predicted = (np.array([both[row][side] for row in rows]) for side in (0, 1))
-    ranks = _thinned(range(len(rows)))
+    ranks = even_rows(len(rows), MAX_DOTS)
     by_rank, by_request = _drawn(np.sort(measured)[ranks], np.sort(predicted)[ranks], repeat("")), None
     if name in result["errors"]:
-        lengths = ((requests["prompt_tokens"][row], requests["output_tokens"][row]) for row in _thinned(rows))
+        lengths = ((requests["prompt_tokens"][row], requests["output_tokens"][row]) for row in np.array(rows)[ranks])
         heads = (f"{n_in:,} in, {n_out:,} out<br>" for n_in, n_out in lengths)
         by_request = _drawn(measured[ranks], predicted[ranks], heads)
     unpaired = "Arrivals were drawn, so no request of the log matches one of the run."
@@ -175,9 +169,7 @@ def sentence(facts: Mapping[str, Any]) -> str:
     if not n:
         return f"The shipped constants stay: {what} show no other ones."
     errors = facts["errors"]
-    moved = [
-        f"{SHORT[name]} from {each['shipped_frac']:.1%} to {each['fitted_frac']:.1%}" for name, each in errors.items()
-    ]
+    moved = [f"{SHORT[name]} from {of['shipped_frac']:.1%} to {of['fitted_frac']:.1%}" for name, of in errors.items()]
     verb = "is" if n == 1 else "are"
     return (
         f"{plural(n, 'constant')} {verb} fitted to {what}. Errors of predicted means over {facts['parts']}, each left "

@@ -37,7 +37,6 @@ MANY_IN_FLIGHT, OF_LARGE = 256, 3
 """Requests in flight beyond which a setting is large, as one of such ranks with long answers is; its requests per
 client, by default, in place of ten, as measured."""
 
-
 FILE = "silicon_sample.csv"
 """Measured samples of `aiconfigurator-core` (NVIDIA, Apache-2.0), read as serving runs of Blackwell servers: aggregated
 ones without ranks or pipelines, of the cards on which no server was fitted."""
@@ -125,9 +124,7 @@ def predict_public(cases: Sequence[Case], progress: Progress | None = None) -> l
     return runs
 
 
-def _of_rows(
-    file: str, rows: Sequence[ServingRow], requests_per_client: int | None, *, left_out: bool
-) -> Iterator[Case]:
+def _of_rows(file: str, rows: Sequence[ServingRow], per_client: int | None, *, left_out: bool) -> Iterator[Case]:
     sets = [(row.engine, row.gpu, row.model, row.weight_dtype) for row in rows]
     lengths: dict[tuple[str, ...], set[int]] = {}
     for data_set, row in zip(sets, rows, strict=True):
@@ -135,7 +132,7 @@ def _of_rows(
     for data_set, row in zip(sets, rows, strict=True):
         of_inferencemax = lengths[data_set] <= OF_INFERENCEMAX
         campaign = CAMPAIGNS["inferencemax" if of_inferencemax else "aiconfigurator"]
-        n_requests = requests_per_client or campaign.requests_per_client
+        n_requests = per_client or campaign.requests_per_client
         own = run_of(row, replace(campaign, requests_per_client=n_requests), file)
         yield _case(replace(own, label=f"{own.label} on {own.gpu}"), left_out=left_out)
 

@@ -9,14 +9,7 @@ from typing import Any
 import pandas as pd
 
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.calibration import (
-    SCHEMA,
-    Calibration,
-    calibration_path,
-    launch_factor,
-    nearest,
-    read_calibration,
-)
+from simserve.cost.calibration import SCHEMA, Calibration, calibration_path, launch_factor, nearest, read_calibration
 from simserve.errors import CalibrationError, OutputError
 from simserve.input_files import read_json
 from simserve.lab.fit import Theta, rounded
@@ -36,15 +29,9 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
 ANY_VERSION = "0"
 """Version of launches of runs that do not all name theirs."""
 
-FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]] = (
-    gemm.fit,
-    attention.fit,
-    comm.fit,
-    moe.fit,
-    mla.fit,
-    sparse.fit,
-    state.fit,
-)
+FitFamily = Callable[[pd.DataFrame, GpuSpec], list[KernelFit]]
+
+FAMILIES: Sequence[FitFamily] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit, sparse.fit, state.fit)
 """Fits by family; each fits its own operations of a table."""
 
 NEEDED = ("gemm", "prefill_attention", "decode_attention")
@@ -115,10 +102,8 @@ def with_held_out_kernels(name: str) -> Calibration:
 
 
 def unfitted(table: pd.DataFrame, fits: Sequence[KernelFit]) -> list[tuple[str, int]]:
-    """List the operations of a table without a fit (matrices and experts by dtype), and their rows.
-
-    Copies to the host have no form to fit.
-    """
+    """List the operations of a table without a fit (matrices and experts by dtype), and their rows. Copies to the host
+    have no form to fit."""
     table = table[table["op"] != "host_copy"]
     by_dtype = table["op"].isin(("gemm", "moe"))
     names = table["op"].where(~by_dtype, table["op"] + " " + table.get("dtype", ""))
@@ -126,15 +111,13 @@ def unfitted(table: pd.DataFrame, fits: Sequence[KernelFit]) -> list[tuple[str, 
     return [(str(name), int(n)) for name, n in names.value_counts(sort=False).items() if name not in fitted]
 
 
-def calibration_data(
-    gpu: str, engine: str, engine_version: str, fits: Sequence[KernelFit], made: Mapping[str, Any]
-) -> Any:
+def calibration_data(gpu: str, engine: str, version: str, fits: Sequence[KernelFit], made: Mapping[str, Any]) -> Any:
     """Return the content of the file; `made` states its sources and date."""
     return {
         "schema": SCHEMA,
         "gpu": gpu,
         "engine": engine,
-        "engine_version": engine_version,
+        "engine_version": version,
         "made": dict(made),
         "kernels": [
             {

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simserve.metrics.answers.struct import Figures, Struct
-from simserve.metrics.decision_json import Ratio
 from simserve.metrics.goal import LOAD_TOLERANCE_FRAC, wilson
-from simserve.metrics.summary_schema import Count, Queue, Share, Signed, Size
+from simserve.metrics.summary_schema import Count, Queue, Ratio, Share, Signed, Size
 
 Basis = Literal["run", "replays", "replications"]
 Attained = Literal["met", "edge", "missed"]

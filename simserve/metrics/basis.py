@@ -14,10 +14,9 @@ from simserve.metrics.goodput import AttainmentJson, FatesJson, attainment, outc
 from simserve.metrics.kv import kv_use, reservation
 from simserve.metrics.kv_json import KvUseJson, reservation_warnings
 from simserve.metrics.lifetimes import Lifetimes
-from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson, cautions, reliability, steadiness
 from simserve.metrics.scaling import ScalingJson, scaling, scaling_warnings
-from simserve.metrics.stats import Distribution
+from simserve.metrics.stats import Distribution, TailJson
 from simserve.metrics.storms import StormJson, storm_warnings, storms
 from simserve.metrics.tails import Sample, in_groups, tails_of
 from simserve.metrics.utilization import Utilization

@@ -11,10 +11,9 @@ from typing import Literal
 
 from simserve.metrics.answer import BEYOND_FRAC, Attained, queue_over
 from simserve.metrics.cost_error import Pair
-from simserve.metrics.decision_json import Cause, DecisionJson, Word
 from simserve.metrics.goal import CAP, CONFIDENCE, LOOKS, probability
 from simserve.metrics.margin import Margin, margin_of
-from simserve.metrics.summary_schema import Queue
+from simserve.metrics.summary_schema import Cause, DecisionJson, Queue, Word
 from simserve.metrics.tails import Sample, Tail, capped, log_of, pooled
 
 SURE_BY_NOISE = 0.99

@@ -10,16 +10,7 @@ from simserve.tables.columns import Columns, Flags, Floats, Ints, bounds
 from simserve.tables.pieces import Derived, Rows, column, computed, cumulated, cut, full, pieces, rows_where
 from simserve.units import array_to_ps
 
-FROM_STEPS = (
-    "replica",
-    "n_steps",
-    "start_s",
-    "end_s",
-    "first_step_s",
-    "last_step_s",
-    "accepted_tokens",
-    "decode_step",
-)
+FROM_STEPS = ("replica", "n_steps", "start_s", "end_s", "first_step_s", "last_step_s", "accepted_tokens", "decode_step")
 """Columns of steps that rows are computed from."""
 
 

@@ -140,11 +140,8 @@ class ErrorBudget:
         return max(known, default=None)
 
     def _shares(self, spare: int, kind: SpareKind) -> Mapping[int, float]:
-        """Return the shares of time by the replicas that serve.
-
-        Warm and cold spares cover what is being replaced; each failure leaves a gap until one has taken over. A process
-        starts again as soon as a cold spare would.
-        """
+        """Return the shares of time by the replicas that serve. Warm and cold spares cover what is being replaced; each
+        failure leaves a gap until one has taken over. A process starts again as soon as a cold spare would."""
         stands_by, every = kind in ("warm", "cold"), self.n + spare
         if self.is_scaled:
             return {self.n: 1.0}

@@ -10,26 +10,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simserve.metrics.answer import AnswerJson
-from simserve.metrics.answers.over_runs import NearCapacityJson, PredictionJson, ReplicationsJson
-from simserve.metrics.answers.parts import NO_LOAD, NominalLoad
+from simserve.metrics.answers.parts import NO_LOAD, NearCapacityJson, NominalLoad, PredictionJson, ReplicationsJson
 from simserve.metrics.answers.pools import PoolJson
 from simserve.metrics.answers.struct import Figures
 from simserve.metrics.basis import RunBasis
 from simserve.metrics.classes import GroupJson, by_tenant, by_version
-from simserve.metrics.decision_json import EARLIER, DecisionJson
 from simserve.metrics.goodput import AttainmentJson, FatesJson, GoodputJson, good_tokens, goodput
 from simserve.metrics.kv import host_tier, preemptions, prefix_cache
 from simserve.metrics.kv_json import HostTierJson, KvUseJson, PreemptionsJson, PrefixHitsJson
 from simserve.metrics.lifetimes import FleetTimeJson
-from simserve.metrics.ratio_groups import TailJson
 from simserve.metrics.reliability import TrustJson
 from simserve.metrics.routing import RoutingJson, TransferJson, routing, transfer
 from simserve.metrics.scaling import ScalingJson
 from simserve.metrics.sessions import RetryFactsJson, SessionsJson, WastedJson, retries, sessions, wasted
 from simserve.metrics.slowest import TimeSplitJson, time_split
-from simserve.metrics.stats import NO_SAMPLE, LatencyJson
+from simserve.metrics.stats import NO_SAMPLE, LatencyJson, TailJson
 from simserve.metrics.storms import StormJson
-from simserve.metrics.summary_schema import Amount, Measured, Share, Slo
+from simserve.metrics.summary_schema import EARLIER, Amount, DecisionJson, Measured, Share, Slo
 from simserve.metrics.utilization import SpeculationJson, pool_figures, speculation
 from simserve.metrics.window import WindowFactsJson
 from simserve.tables.files import plain
@@ -140,8 +137,7 @@ class Summary(Figures, extra="allow"):
     """Sessions with their first request in the window; null unless requests wait for other answers
     (docs/sessions.md)."""
     speculation: Annotated[
-        SpeculationJson | None,
-        lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts),
+        SpeculationJson | None, lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts)
     ] = None
     """Proposed tokens; null unless a pool speculates (docs/speculation.md)."""
     kv: Annotated[KvUseJson, lambda run: run.kv] = KvUseJson.model_construct()
@@ -159,8 +155,7 @@ class Summary(Figures, extra="allow"):
     mbu: Annotated[Measured, lambda run: run.measured.use.whole.mbu] = None
     """[share] Bytes/s of all computation over the data-sheet bandwidth, over the window."""
     pools: Annotated[
-        list[PoolJson],
-        lambda run: pool_figures(run.facts, run.measured.use, run.lives.gpus_by_pool(run.window.span_s)),
+        list[PoolJson], lambda run: pool_figures(run.facts, run.measured.use, run.lives.gpus_by_pool(run.window.span_s))
     ]
     """Facts of each pool."""
     trust: Annotated[TrustJson, lambda run: run.trust]

@@ -102,17 +102,11 @@ def met_by_goal(
     for goal in dict.fromkeys([*slo, *(goal for targets in slo_classes.values() for goal in targets)]):
         latency_s = requests[GOALS[goal]]
         limit_s = np.full(len(latency_s), slo.get(goal, np.inf))
-        for name, targets in slo_classes.items():
-            limit_s[_of_class(requests, name)] = targets.get(goal, np.inf)
+        for name, targets in ({} if requests["slo_class"] is None else slo_classes).items():
+            limit_s[np.equal(requests["slo_class"], name)] = targets.get(goal, np.inf)
         has_none = np.isnan(latency_s) & (goal in ("tpot_s", "itl_s"))
         met[goal] = finished & ((latency_s <= limit_s) | np.isinf(limit_s) | has_none)
     return met
-
-
-def _of_class(requests: Columns, name: str) -> Flags:
-    """Return which requests are of a class, `(n_requests,)`."""
-    classes = requests["slo_class"]
-    return np.zeros(len(requests["output_tokens"]), np.bool_) if classes is None else np.equal(classes, name)
 
 
 def all_met(met: Mapping[str, Flags]) -> Flags | None:
@@ -121,10 +115,8 @@ def all_met(met: Mapping[str, Flags]) -> Flags | None:
 
 
 def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> AttainmentJson | None:
-    """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators.
-
-    A rejected, timed-out or unfinished request is a miss. None without an SLO.
-    """
+    """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators. A
+    rejected, timed-out or unfinished request is a miss. None without an SLO."""
     everything = all_met(met)
     if everything is None:
         return None

@@ -1,6 +1,5 @@
 """Integrals: amounts per row of steps, summed up to given instants for each replica, without expanding the rows; mean
-numbers of requests; and how long each cause blocked a queue.
-"""
+numbers of requests; and how long each cause blocked a queue."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -137,11 +137,8 @@ def share_interval(outcomes: Flags, inefficiency: float) -> ShareInterval | None
 
 
 def share_error(batches: Batches, inefficiency: float) -> float:
-    """Return the standard error of a share, from batches of outcomes.
-
-    Misses in few batches do not show their autocorrelation (no miss yet differs from no miss ever), so that of the
-    requests themselves is used then.
-    """
+    """Return the standard error of a share, from batches of outcomes. Misses in few batches do not show their
+    autocorrelation (no miss yet differs from no miss ever), so that of the requests themselves is used then."""
     n_mixed = min(np.count_nonzero(batches.means < 1), np.count_nonzero(batches.means > 0))
     alone = math.sqrt(batches.mean * (1 - batches.mean) / batches.n)
     if 2 * n_mixed >= batches.n_batches:

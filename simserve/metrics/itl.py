@@ -81,10 +81,8 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
 
 
 def itl_intervals(requests: Columns, counts: Flags, pooled: Distribution) -> dict[str, Ends | None]:
-    """Return the interval of the mean of all gaps, a ratio of two means over requests; percentiles have none.
-
-    The error of the ratio is that of the mean residual of each request.
-    """
+    """Return the interval of the mean of all gaps, a ratio of two means over requests; percentiles have none. The error
+    of the ratio is that of the mean residual of each request."""
     n_gaps = (requests["output_tokens"][counts] - 1).astype(np.float64)
     none = {level_name(level): None for level in PERCENTILES}
     if not pooled.n:

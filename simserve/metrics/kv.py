@@ -5,14 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.kv_json import (
-    HitTokensJson,
-    HostTierJson,
-    KvUseJson,
-    PreemptionsJson,
-    PrefixHitsJson,
-    ReservationJson,
-)
+from simserve.metrics import kv_json
 from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
@@ -26,14 +19,14 @@ LEAST_FRAC = 0.01
 """Share of the time with reservations for which these must keep requests waiting to be named as a cause."""
 
 
-def kv_use(facts: RunFacts, reserved: ReservationJson | None) -> KvUseJson:
+def kv_use(facts: RunFacts, reserved: kv_json.ReservationJson | None) -> kv_json.KvUseJson:
     """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
     limit."""
     pools = facts.pools_by_replica
     lived = Lifetimes(facts).lived_frac((0.0, facts.end_s)).tolist()
     pairs = [(pool.n_blocks * frac, pool) for pool, frac in zip(pools, lived, strict=True)]
     fracs = [peak / pool.n_blocks for peak, pool in zip(facts.peak_kv_blocks, pools, strict=True) if pool.n_blocks]
-    return KvUseJson(
+    return kv_json.KvUseJson(
         blocks=round(sum(n_blocks for n_blocks, _ in pairs)),
         tokens=round(sum(n / pool.blocks_per_tokens * pool.block_size for n, pool in pairs if pool.blocks_per_tokens)),
         peak_blocks=max(facts.peak_kv_blocks, default=0),
@@ -48,11 +41,11 @@ def unverified_peak_frac(facts: RunFacts) -> float:
     return max((peak / pool.n_blocks for pool, peak in peaks if pool.n_blocks and not pool.kv_verified), default=0.0)
 
 
-def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
+def preemptions(requests: Columns, window: Window) -> kv_json.PreemptionsJson:
     """Return the preemptions of the window's requests and the tokens they recomputed."""
     times = requests["n_preemptions"][window.has]
     n_requests = int(np.count_nonzero(times))
-    return PreemptionsJson(
+    return kv_json.PreemptionsJson(
         n=int(times.sum()),
         requests=n_requests,
         requests_frac=n_requests / len(times) if len(times) else None,
@@ -60,11 +53,9 @@ def preemptions(requests: Columns, window: Window) -> PreemptionsJson:
     )
 
 
-def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> ReservationJson | None:
-    """Return what requests reserve and use, where others wait for blocks that are reserved rather than used.
-
-    None where use or slots keep them out, where none waits, and where policies reserve nothing.
-    """
+def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Window) -> kv_json.ReservationJson | None:
+    """Return what requests reserve and use, where others wait for blocks that are reserved rather than used. None where
+    use or slots keep them out, where none waits, and where policies reserve nothing."""
     known = next(filter(None, (pool.reserving for pool in facts.pools_by_replica)), None)
     if known is None:
         return None
@@ -80,7 +71,7 @@ def reservation(requests: Columns, steps: Columns, facts: RunFacts, window: Wind
         most = np.minimum(np.ma.filled(limits[chosen], known.longest_tokens), most)
     given: Any = [] if limits is None else np.ma.compressed(limits[chosen])
     reserved = prompts + (most if known.most_output_tokens is None else np.minimum(most, known.most_output_tokens))
-    return ReservationJson(
+    return kv_json.ReservationJson(
         waits_frac=waits_frac,
         is_estimate=known.most_output_tokens is not None,
         at_once=max(1, round(at_once)),
@@ -131,18 +122,18 @@ def _slots(reserving: ReservingFacts | None) -> float:
     return 0 if reserving is None else math.inf if reserving.slots is None else reserving.slots
 
 
-def prefix_cache(requests: Columns, window: Window) -> PrefixHitsJson:
+def prefix_cache(requests: Columns, window: Window) -> kv_json.PrefixHitsJson:
     """Return the hits of the window's requests, without those after a preemption."""
     cached, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
     n_tokens = int(prompts.sum())
-    return PrefixHitsJson(
+    return kv_json.PrefixHitsJson(
         hit_tokens=int(cached.sum()),
         hit_frac=float(cached.sum() / n_tokens) if n_tokens else None,
         requests_frac=float(np.count_nonzero(cached) / len(cached)) if len(cached) else None,
     )
 
 
-def host_tier(requests: Columns, window: Window, facts: RunFacts) -> HostTierJson | None:
+def host_tier(requests: Columns, window: Window, facts: RunFacts) -> kv_json.HostTierJson | None:
     """Return swaps and hits of the window's requests, bytes and waits of the whole run; None without a host tier."""
     if facts.host_tier is None:
         return None
@@ -150,9 +141,9 @@ def host_tier(requests: Columns, window: Window, facts: RunFacts) -> HostTierJso
     cached, on_host, on_disk = (
         int(requests[f"{where}cached_tokens"][window.has].sum()) for where in ("", "host_", "disk_")
     )
-    return HostTierJson(
+    return kv_json.HostTierJson(
         n_swaps=int(n_swaps.sum()),
         requests_frac=float(np.count_nonzero(n_swaps) / len(n_swaps)) if len(n_swaps) else None,
-        hit_tokens=HitTokensJson(gpu=cached - on_host - on_disk, host=on_host, disk=on_disk),
+        hit_tokens=kv_json.HitTokensJson(gpu=cached - on_host - on_disk, host=on_host, disk=on_disk),
         **vars(facts.host_tier),
     )

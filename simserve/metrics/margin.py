@@ -16,7 +16,7 @@ import numpy as np
 
 from simserve.metrics.cost_error import Pair, cost_error, server_errors
 from simserve.metrics.goal import CAP
-from simserve.metrics.ratio_groups import Ratios
+from simserve.metrics.stats import Ratios
 from simserve.metrics.student import cdf, quantile
 from simserve.metrics.tails import FLOOR, MOST_SECTIONS, Sample, capped, log_of, n_allowed, pooled, quantile_of
 from simserve.tables.columns import Floats
@@ -107,18 +107,16 @@ class Margin:
         return replace(self, noise_sd=0.0)
 
 
-def margin_of(
-    runs: Sequence[Sample], goal_frac: float, pairs: Sequence[Pair], server_sd: Mapping[str, float]
-) -> Margin:
+def margin_of(runs: Sequence[Sample], goal: float, pairs: Sequence[Pair], server_sd: Mapping[str, float]) -> Margin:
     """Return the margin of runs with nominal costs, each with a load of its own, or of a single one.
 
     pairs: draws of costs. server_sd: standard deviations of the logarithms of servers' errors, by limit.
     """
     whole = pooled(runs)
-    by_noise = _by_sections(_sections(runs, whole, goal_frac), whole, goal_frac)
-    by_noise = by_noise or _by_rank(whole, goal_frac)
-    cost_sd, n_cost_free = cost_error(pairs, goal_frac)
-    points = server_errors(whole, goal_frac, server_sd)
+    by_noise = _by_sections(_sections(runs, whole, goal), whole, goal)
+    by_noise = by_noise or _by_rank(whole, goal)
+    cost_sd, n_cost_free = cost_error(pairs, goal)
+    points = server_errors(whole, goal, server_sd)
     return replace(by_noise, cost_sd=cost_sd, n_cost_free=n_cost_free, points=points)
 
 

@@ -71,10 +71,8 @@ class Census:
 
 
 def census(numbers: Iterable[Progressions]) -> Census | None:
-    """Return count, mean and spread of all numbers; None if there are none.
-
-    One pass: the mean and sum of squares of each part are merged with those so far (Chan, Golub & LeVeque 1979).
-    """
+    """Return count, mean and spread of all numbers; None if there are none. One pass: the mean and sum of squares of
+    each part are merged with those so far (Chan, Golub & LeVeque 1979)."""
     n, mean, squares, lowest, highest = 0, 0.0, 0.0, [], []
     for part in numbers:
         if not len(part.first):

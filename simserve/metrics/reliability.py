@@ -1,6 +1,5 @@
 """Reliability: what the numbers rest on: whether the queue settles, wanders as at capacity, or grows; and warnings
-about numbers that rest on too little.
-"""
+about numbers that rest on too little."""
 
 import math
 from collections.abc import Sequence

@@ -24,38 +24,23 @@ from simserve.metrics.figures import Summary
 from simserve.metrics.reduction import Contents
 from simserve.metrics.results import Results
 from simserve.metrics.timeseries import interval_s
+from simserve.tables import folder as commands
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict
 from simserve.tables.files import read_json
-from simserve.tables.folder import (
-    AUTOSCALE,
-    CAPACITY,
-    CHECK,
-    COMPARISON,
-    PLAN,
-    RESILIENCE,
-    RUN,
-    SWEEP,
-    TUNE,
-    TWIN,
-    Kind,
-    check_run,
-    is_older_answer,
-    kind_of,
-)
 from simserve.tables.schema import MORE_TABLES, MOST, TABLES
 
-ANSWERS: dict[Kind, tuple[str, Any]] = {
-    RUN: ("summary.json", Summary),
-    CAPACITY: ("capacity.json", CapacityAnswer),
-    CHECK: ("check.json", CheckAnswer),
-    COMPARISON: ("comparison.json", ComparisonAnswer),
-    PLAN: ("plan.json", PlanAnswer),
-    SWEEP: ("sweep.json", SweepAnswer),
-    TWIN: ("twin.json", TwinAnswer),
-    TUNE: ("tune.json", TuneAnswer),
-    AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
-    RESILIENCE: ("resilience.json", ResilienceAnswer),
+ANSWERS: dict[commands.Kind, tuple[str, Any]] = {
+    commands.RUN: ("summary.json", Summary),
+    commands.CAPACITY: ("capacity.json", CapacityAnswer),
+    commands.CHECK: ("check.json", CheckAnswer),
+    commands.COMPARISON: ("comparison.json", ComparisonAnswer),
+    commands.PLAN: ("plan.json", PlanAnswer),
+    commands.SWEEP: ("sweep.json", SweepAnswer),
+    commands.TWIN: ("twin.json", TwinAnswer),
+    commands.TUNE: ("tune.json", TuneAnswer),
+    commands.AUTOSCALE: ("autoscale.json", AutoscaleAnswer),
+    commands.RESILIENCE: ("resilience.json", ResilienceAnswer),
 }
 """The answer file of each command, and its schema."""
 
@@ -101,8 +86,8 @@ def load_results(directory: str | Path) -> Results:
     from simserve.tables.read_back import read_table  # late: pyarrow
 
     folder = Path(directory)
-    check_run(folder)
-    summary = read_answer(folder, RUN)
+    commands.check_run(folder)
+    summary = read_answer(folder, commands.RUN)
     # Steps and spans may be left out, most runs have no replications, and those of earlier versions no members.
     optional = ("steps", "spans", "members", *MORE_TABLES)
     tables = {
@@ -123,7 +108,7 @@ def load_results(directory: str | Path) -> Results:
     return Results(facts, scenario_yaml, Contents(columns, summary, read_json(folder / "vllm_bench.json")))
 
 
-def read_answer(directory: Path, kind: Kind) -> Any:
+def read_answer(directory: Path, kind: commands.Kind) -> Any:
     """Read the answer file of a folder. Raises OutputError unless it has the names and types of its schema."""
     from pydantic import TypeAdapter, ValidationError  # late: only folders that are read back need it
 
@@ -140,15 +125,15 @@ def read_answer(directory: Path, kind: Kind) -> Any:
 
 
 def _read(directory: Path) -> ResultFolder:
-    kind = kind_of(directory)
-    if kind in (TWIN, TUNE):
+    kind = commands.kind_of(directory)
+    if kind in (commands.TWIN, commands.TUNE):
         rule = f"must have runs, got that of `simserve {kind.name}`"
         raise OutputError(f"{directory}: {rule}; run its scenario first: simserve run {directory / 'scenario.yaml'}")
     answer = read_answer(directory, kind)
-    if is_older_answer(directory, kind):
+    if commands.is_older_answer(directory, kind):
         text = "simserve: %s: holds the answer of an earlier %s; rerun the interrupted one to replace it"
         logging.getLogger("simserve").warning(text, directory, kind.name)
-    if kind is not RUN:
+    if kind is not commands.RUN:
         return ResultFolder(kind.name, _label(kind, answer), answer)
     from simserve.tables.read_back import read_table  # late import: pyarrow
 
@@ -156,10 +141,10 @@ def _read(directory: Path) -> ResultFolder:
     return ResultFolder(kind.name, _label(kind, answer), answer, rows)
 
 
-def _label(kind: Kind, answer: Any) -> str:
-    if kind in (CAPACITY, CHECK, PLAN, SWEEP):
+def _label(kind: commands.Kind, answer: Any) -> str:
+    if kind in (commands.CAPACITY, commands.CHECK, commands.PLAN, commands.SWEEP):
         return str(answer.scenario.name or kind.name)
-    if kind is COMPARISON:
+    if kind is commands.COMPARISON:
         return f"{answer.b} against {answer.a}"
     return str(answer.name or kind.name)
 

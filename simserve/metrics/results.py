@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from simserve.errors import OutputError
 from simserve.metrics.answers.shown import Shown
 from simserve.metrics.decision import Decision
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.reduction import Contents, Reduction
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.metrics.tails import Sample
 from simserve.metrics.window import ArrivalRates
 from simserve.tables.columns import Columns, TableRows, frame

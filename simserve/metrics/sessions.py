@@ -127,10 +127,8 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
 
 
 def retries(requests: Columns, window: Window) -> RetryFactsJson:
-    """Return the outcomes of requests with a first attempt in the window; latencies count from the first attempt.
-
-    At most one attempt of a request finishes, as clients retry only without an answer.
-    """
+    """Return the outcomes of requests with a first attempt in the window; latencies count from the first attempt. At
+    most one attempt of a request finishes, as clients retry only without an answer."""
     first_sent_s = requests["first_sent_s"]
     is_first = window.has & (requests["attempt"] == 1)
     mine = is_first | ((requests["attempt"] > 1) & (first_sent_s >= window.start_s) & (first_sent_s <= window.end_s))

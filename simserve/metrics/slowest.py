@@ -94,10 +94,8 @@ SlowestParts = dict[str, Floats]
 
 
 def time_split(requests: Columns, window: Window, facts: RunFacts) -> TimeSplitJson | None:
-    """Return the mean of each part over the window's finished requests, and over the slowest by each latency.
-
-    None where nothing finished, or where there is no time split.
-    """
+    """Return the mean of each part over the window's finished requests, and over the slowest by each latency. None
+    where nothing finished, or where there is no time split."""
     chosen = window.finished(requests)
     table = requests | {"chosen": chosen}
     rows = rows_where(lambda part: part["chosen"], table)
@@ -132,10 +130,8 @@ def parts_by_latency(requests: Columns, rows: Ints, facts: RunFacts) -> Callable
 
 
 def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
-    """Return the share of each part before the first token, summing to ttft_s.
-
-    The rest is due to evictions: first waiting, then recomputation, as an evicted request waits first.
-    """
+    """Return the share of each part before the first token, summing to ttft_s. The rest is due to evictions: first
+    waiting, then recomputation, as an evicted request waits first."""
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
     shares = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
@@ -178,11 +174,7 @@ def _of_slowest(latency_s: Floats, parts: SlowestParts) -> SlowestRequestsJson |
     more = {name: getattr(mean, name) - getattr(of_all, name) for name in PARTS}
     binds = max(more, key=lambda name: more[name])
     return SlowestRequestsJson(
-        n=n,
-        from_s=float(latency_s[slow].min()),
-        mean=mean,
-        all=of_all,
-        binds=binds if more[binds] > 0 else None,
+        n=n, from_s=float(latency_s[slow].min()), mean=mean, all=of_all, binds=binds if more[binds] > 0 else None
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simserve.metrics.classes import of_class
 from simserve.metrics.goal import CAP
 from simserve.metrics.goodput import GOALS
-from simserve.metrics.ratio_groups import Groups, Ratios, TailJson, grouped
+from simserve.metrics.stats import Groups, Ratios, TailJson, grouped
 from simserve.metrics.summary_schema import Queue
 from simserve.tables.columns import Columns, Flags, Ints
 from simserve.tables.facts import RunFacts
@@ -82,10 +82,8 @@ class Tail:
         return [replace(self, n=n, ratios=self.ratios[part], places=self.places[part]) for n, part in parts]
 
     def beyond(self, goal_frac: float) -> "Tail":
-        """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies.
-
-        A request beyond the quantile of the largest ratio is beyond that of one of its ratios.
-        """
+        """Return the tail with no more requests than decide its quantile, whatever factors multiply their latencies. A
+        request beyond the quantile of the largest ratio is beyond that of one of its ratios."""
         kept = _beyond(self.ratios, (n_allowed(self.n, goal_frac) + 1) / max(1, len(self.ratios)))
         return replace(self, ratios=self.ratios[kept], places=self.places[kept])
 

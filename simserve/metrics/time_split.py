@@ -42,10 +42,8 @@ class _Phases:
 
 
 def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> Columns:
-    """Return the columns of SPLIT, `(n_requests,)` each, NaN for unfinished requests.
-
-    Tables read from files keep their columns: files lack the input of the split.
-    """
+    """Return the columns of SPLIT, `(n_requests,)` each, NaN for unfinished requests. Tables read from files keep their
+    columns: files lack the input of the split."""
     requests, extra = tables.requests, tables.extra
     if extra is None:
         nothing = np.full(len(requests["arrival_s"]), np.nan)
@@ -204,10 +202,8 @@ def _phases(pauses: Columns, spans: Columns, lives: Rows) -> _Phases:
 
 
 def _prefills(steps: Columns, start_ps: Ints, lives: Rows, paused: _Phases) -> Derived:
-    """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation.
-
-    A prompt without partial chunks is computed in one step.
-    """
+    """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation. A prompt
+    without partial chunks is computed in one step."""
     prefill_ps = column(lambda part: part["joined_ps"] - part["scheduled_ps"], lives)
     recompute_ps = full(len(prefill_ps), 0, lives)
     prefill_ps[paused.request], recompute_ps[paused.request] = paused.prefill_ps, paused.recompute_ps

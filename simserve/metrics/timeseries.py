@@ -163,9 +163,7 @@ MOST = {"longest_queue": "queue_len", "fullest_kv_frac": "kv_frac"}
 
 def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[str, Floats], int]:
     """Return the columns of a pool, `(n_rows,)` each with n_rows <= most_rows, and the number of intervals per row.
-
-    Rows of several intervals are time-weighted means, except for the columns of MOST, which are maxima.
-    """
+    Rows of several intervals are time-weighted means, except for the columns of MOST, which are maxima."""
     of_pool = timeseries["pool"].is_(pool)
     names = ("start_s", "end_s", *SUMS, *MEANS)
     table: dict[str, Floats] = {name: timeseries[name][of_pool] for name in names}

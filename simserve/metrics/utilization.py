@@ -1,6 +1,5 @@
 """Utilization: busy time of replicas, their shares of peak FLOP/s (MFU) and bandwidth (MBU), and what speculation costs
-and yields.
-"""
+and yields."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -113,10 +112,8 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
 
 
 def drafted(facts: RunFacts, requested: DraftedWork) -> tuple[Floats, Floats]:
-    """Return FLOP and bytes of the passes that propose, one per token, `(n_replicas, n_instants)` each.
-
-    Pass i, from 0, attends i keys per request more, and the first also computes prompts. Each reads the weights once.
-    """
+    """Return FLOP and bytes of the passes that propose, one per token, `(n_replicas, n_instants)` each. Pass i, from 0,
+    attends i keys per request more, and the first also computes prompts. Each reads the weights once."""
     hows = [pool.speculation for pool in facts.pools_by_replica]
     works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
     n_passes = _proposed(facts)

@@ -59,9 +59,7 @@ def vllm_bench(
         "output_throughput": n_output * per_s,
         "total_token_throughput": (n_input + n_output) * per_s,
         "max_output_tokens_per_s": max_tokens_per_s,
-        "max_concurrent_requests": most_in_one_second(
-            requests["arrival_s"][completed], requests["finish_s"][completed]
-        ),
+        "max_concurrent_requests": most_in_a_second(requests["arrival_s"][completed], requests["finish_s"][completed]),
         **{key: value for name in NAMES for key, value in _latency_keys(NAMES[name], latencies[name]).items()},
     }
 
@@ -71,7 +69,7 @@ def _latency_keys(name: str, sample: Distribution) -> dict[str, float]:
     return {f"{what}_{name}_ms": value * 1e3 if sample.n else 0.0 for what, value in values.items()}
 
 
-def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
+def most_in_a_second(start_s: Floats, end_s: Floats) -> int:
     """Return the most requests in flight in any one second, `(n_requests,)` each, counted from the first send.
 
     This is vLLM's max_concurrent_requests: a request counts in every second that it touches, so the value may exceed

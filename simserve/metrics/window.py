@@ -1,6 +1,5 @@
 """Window: the measured part of a run, where its warm-up ends, and its drawn against its nominal load. Requests count by
-their arrival; rates divide by the window's length.
-"""
+their arrival; rates divide by the window's length."""
 
 import math
 from collections.abc import Mapping

@@ -85,10 +85,8 @@ def describe(family: str, name: str) -> Description:
     arguments = []
     for field in _fields_of(plugin_class):
         default, source = _default(field), written.get(field.name, SourceField(str(field.type)))
-        is_required = default is dataclasses.MISSING
-        arguments.append(
-            Argument(field.name, source.type, is_required, None if is_required else default, source.meaning)
-        )
+        required = default is dataclasses.MISSING
+        arguments.append(Argument(field.name, source.type, required, None if required else default, source.meaning))
     return Description(family, name, inspect.cleandoc(plugin_class.__doc__ or ""), tuple(arguments))
 
 

@@ -25,10 +25,8 @@ class SourceField(NamedTuple):
 
 @cache
 def source_fields(of: type) -> Mapping[str, SourceField]:
-    """Return the fields of a class and of its parents, as far as their sources are available.
-
-    A field that a class declares again, as for a narrower type, keeps its meaning unless it has one there.
-    """
+    """Return the fields of a class and of its parents, as far as their sources are available. A field that a class
+    declares again, as for a narrower type, keeps its meaning unless it has one there."""
     fields: dict[str, SourceField] = {}
     for parent in reversed(of.__mro__):
         for field, below in pairwise([*_body(parent), ast.Pass()]):

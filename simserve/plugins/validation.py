@@ -86,11 +86,8 @@ class ValueProblem:
 
 
 def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
-    """Return pydantic's errors in `data`, one problem per place.
-
-    For a union type, pydantic reports the errors of each member: the deepest ones belong to the type that the user
-    meant; errors at one place are joined by "or".
-    """
+    """Return pydantic's errors in `data`, one problem per place. For a union type, pydantic reports the errors of each
+    member: the deepest ones belong to the type that the user meant; errors at one place are joined by "or"."""
     by_path: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
         by_path.setdefault(_path_in(data, finding["loc"]), []).append(finding)

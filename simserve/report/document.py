@@ -189,25 +189,10 @@ class Chapter:
     note: str = ""
 
 
-Block = (
-    Table
-    | Plot
-    | SideBySide
-    | Facts
-    | Explained
-    | Bullets
-    | Bars
-    | Items
-    | Paragraph
-    | Command
-    | Folded
-    | Cautions
-    | Chapter
-)
-
-
 Titled = Chapter | Cautions
 """What a document is made of."""
+
+Block = Table | Plot | SideBySide | Facts | Explained | Bullets | Bars | Items | Paragraph | Command | Folded | Titled
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def interval(low: Any, high: Any) -> str:
     return NONE if None in ends else "–".join(_percent(end) for end in ends if end is not None) + "%"
 
 
-def change_interval(low: float, high: float) -> str:
+def ci_95(low: float, high: float) -> str:
     """Return `95% CI 6.5–9.8%`, with signs where an end is negative: `95% CI -1% to +2.5%`."""
     if low < 0:
         return f"95% CI {signed(low)} to {signed(high)}"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import CAP, GOAL_FRAC, probability
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.report.advice import advice, in_the_end, lost, replicas_needed, reserved
 from simserve.report.formats import SHORT, count, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.nominal_load import at_load

@@ -110,12 +110,10 @@ def drawn(blocks: Iterable[Block]) -> Iterator[Plot]:
 @cache
 def _templates() -> Environment:
     loader = PackageLoader("simserve.report")
-    templates = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, auto_reload=False
-    )
+    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, auto_reload=False)
     filters: dict[str, Any] = {"prose": prose, "draw": draw, "head": _head, "quoted": shlex.quote, "words": words}
-    templates.filters.update(filters)
-    return templates
+    jinja.filters.update(filters)
+    return jinja
 
 
 @cache

@@ -5,25 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from simserve.report import charts
 from simserve.report.chart_data import Bands, CdfCurve, Floats
-from simserve.report.charts import (
-    LOG_FROM_RATIO,
-    Figure,
-    axis,
-    figure,
-    hover,
-    label,
-    latency_axis,
-    log_axis,
-    numbers,
-    scatter,
-)
 from simserve.report.formats import goal, seconds, share
 
 SLO_LINE = {"color": "$c2", "width": 1.75, "dash": "5px,4px"}
 
 
-def cdf(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, within_slo: float | None) -> Figure:
+def cdf(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, within_slo: float | None) -> charts.Figure:
     """Return the share of requests that took at most a time, with the SLO and `levels` (p50, p99) on the curve."""
     texts = [f"{share(y)} within {seconds(x)}" for x, y in zip(reached.value, reached.share, strict=True)]
     heights = np.interp(list(levels.values()), reached.value, reached.share)
@@ -32,13 +21,15 @@ def cdf(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, wit
     labels = [] if slo_s is None else [_slo_label(slo_s, within_slo, x_axis)]
     places = zip(levels.items(), heights, strict=True)
     labels += [_level_label(name, value, height, x_axis) for (name, value), height in places]
-    y_axis = axis(range=[0, 1.14], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
+    y_axis = charts.axis(range=[0, 1.14], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
     data = [_curve_line(reached, reached.value, reached.share, texts), _level_dots(levels, heights)]
     margin = {"l": 56, "r": 14, "t": 14, "b": 30}
-    return figure(data, 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
+    return charts.figure(data, 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
 
 
-def tail(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, beyond_slo: float | None) -> Figure:
+def tail(
+    reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, beyond_slo: float | None
+) -> charts.Figure:
     """Return the share of requests that took longer, on a logarithmic axis, with the SLO and `levels` (p99, p99.9)."""
     longer = np.maximum(1 - reached.share, 0.0)
     least = min(1 / max(reached.n_requests, 1), 0.1)
@@ -51,7 +42,7 @@ def tail(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, be
         at, drawn, texts = np.append(at, end), np.append(drawn, drawn[-1]), [*texts, texts[-1]]
     decades = range(int(np.floor(np.log10(least) + 1e-9)), 1)
     ticks = [float(f"1e{decade}") for decade in decades]
-    y_axis = axis(type="log", range=[float(np.log10(least)) - 0.12, 0.06], tickvals=ticks)
+    y_axis = charts.axis(type="log", range=[float(np.log10(least)) - 0.12, 0.06], tickvals=ticks)
     y_axis["ticktext"] = [f"{100 * tick:.6g}%" for tick in ticks]
     labels = [_tail_label(*of, float(height), x_axis) for of, height in zip(levels.items(), heights, strict=True)]
     shapes = []
@@ -60,24 +51,24 @@ def tail(reached: CdfCurve, levels: Mapping[str, float], slo_s: float | None, be
         labels.append(_slo_top_label(slo_s, beyond_slo, x_axis))
     data = [_curve_line(reached, at, drawn, texts), _level_dots(levels, heights)]
     margin = {"l": 62, "r": 14, "t": 26, "b": 30}
-    return figure(data, 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
+    return charts.figure(data, 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
 
 
 def _curve_axis(reached: CdfCurve, slo_s: float | None) -> dict[str, Any]:
-    return latency_axis(
+    return charts.latency_axis(
         *_range([float(reached.value[0]), float(reached.value[-1]), *([] if slo_s is None else [slo_s])])
     )
 
 
 def _curve_line(reached: CdfCurve, x: Floats, y: Floats, texts: Sequence[str]) -> dict[str, Any]:
     line = {"color": "$c1", "width": 2.5, "shape": "hv" if reached.is_exact else "linear"}
-    return scatter("lines", numbers(x), numbers(y, 7), **hover(texts), line=line)
+    return charts.scatter("lines", charts.numbers(x), charts.numbers(y, 7), **charts.hover(texts), line=line)
 
 
 def _level_dots(levels: Mapping[str, float], heights: Floats) -> dict[str, Any]:
     marker = {"color": "$c1", "size": 9, "line": {"color": "$card", "width": 2}}
-    x, y = numbers(list(levels.values())), numbers(heights, 7)
-    return scatter("markers", x, y, marker=marker, hoverinfo="skip", cliponaxis=False)
+    x, y = charts.numbers(list(levels.values())), charts.numbers(heights, 7)
+    return charts.scatter("markers", x, y, marker=marker, hoverinfo="skip", cliponaxis=False)
 
 
 def _slo_label(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +77,7 @@ def _slo_label(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> di
     side, shift = ("left", 7) if _along(at, x_axis) < 0.55 else ("right", -7)
     sentence = f"<b>SLO {goal(slo_s)}</b>" + (f"<br>{share(within)} within" if within is not None else "")
     place = {"yref": "paper", "yanchor": "bottom", "xanchor": side, "xshift": shift, "align": side}
-    return label(sentence, at, 0.04, "$c2", **place)
+    return charts.label(sentence, at, 0.04, "$c2", **place)
 
 
 def _slo_upright(slo_s: float) -> dict[str, Any]:
@@ -100,38 +91,40 @@ def _slo_top_label(slo_s: float, beyond: float | None, x_axis: dict[str, Any]) -
     along = _along(at, x_axis)
     side = "left" if along < 0.2 else "right" if along > 0.7 else "center"
     sentence = f"<b>SLO {goal(slo_s)}</b>" + (f": {share(beyond)} longer" if beyond is not None else "")
-    return label(sentence, at, 1, "$c2", yref="paper", yanchor="bottom", xanchor=side)
+    return charts.label(sentence, at, 1, "$c2", yref="paper", yanchor="bottom", xanchor=side)
 
 
-def by_prompt(prompt_tokens: Floats, ttft_s: Floats, bands: Bands, slo_s: float | None) -> Figure:
+def by_prompt(prompt_tokens: Floats, ttft_s: Floats, bands: Bands, slo_s: float | None) -> charts.Figure:
     """Return TTFT against prompt length: a sample of requests as dots, p50 and p99 of all of them as lines."""
     text = [f"{int(x):,} tokens: {seconds(y)}" for x, y in zip(prompt_tokens, ttft_s, strict=True)]
     opacity = float(np.clip(12 / np.sqrt(len(ttft_s)), 0.18, 0.8))
     marker = {"color": "$c1", "size": 4, "opacity": opacity}
-    dots = scatter("markers", prompt_tokens.astype(np.int64).tolist(), numbers(ttft_s), **hover(text), marker=marker)
+    dots = charts.scatter(
+        "markers", prompt_tokens.astype(np.int64).tolist(), charts.numbers(ttft_s), **charts.hover(text), marker=marker
+    )
     styles = (("p50", bands.p50, {"width": 2}), ("p99", bands.p99, {"width": 2, "dash": "2px,3px"}))
     lines = [_band_line(bands, y, {"color": "$ink"} | style, name) for name, y, style in styles if len(y)]
     seen = [float(ttft_s.min()), float(ttft_s.max()), *([] if slo_s is None else [slo_s])]
-    y_axis = latency_axis(*_range(seen))
+    y_axis = charts.latency_axis(*_range(seen))
     shapes = []
     if slo_s is not None:
         shapes = [{"type": "line", "y0": slo_s, "y1": slo_s, "x0": 0, "x1": 1, "xref": "paper", "line": SLO_LINE}]
     x_axis = _token_axis(float(prompt_tokens.min()), float(prompt_tokens.max()))
     margin = {"l": 66, "r": 14, "t": 14, "b": 50}
-    return figure([dots, *lines], 380, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+    return charts.figure([dots, *lines], 380, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
 
 
 def _band_line(bands: Bands, y: Floats, line: dict[str, Any], name: str) -> dict[str, Any]:
     text = [f"{name} near {int(at):,} tokens: {seconds(value)}" for at, value in zip(bands.x, y, strict=True)]
-    return scatter("lines", numbers(bands.x), numbers(y), **hover(text), line=line)
+    return charts.scatter("lines", charts.numbers(bands.x), charts.numbers(y), **charts.hover(text), line=line)
 
 
 def _token_axis(low: float, high: float) -> dict[str, Any]:
     """Return an axis of prompt lengths."""
     low, high = max(low * 0.93, 0.5), max(high * 1.07, 1.0)
-    if high / low > LOG_FROM_RATIO:
-        return log_axis((low, high), "{:,.0f}".format, "Prompt tokens")
-    return axis("Prompt tokens", range=[low, high], tickformat=",d", nticks=7)
+    if high / low > charts.LOG_FROM_RATIO:
+        return charts.log_axis((low, high), "{:,.0f}".format, "Prompt tokens")
+    return charts.axis("Prompt tokens", range=[low, high], tickformat=",d", nticks=7)
 
 
 def _level_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +136,7 @@ def _level_label(name: str, value: float, height: float, x_axis: dict[str, Any])
         extra = {"xanchor": side, "yanchor": "bottom", "yshift": 6}
     else:
         extra = {"xanchor": "left", "yanchor": "top", "xshift": 5, "yshift": -5}
-    return label(f"{name} <b>{seconds(value)}</b>", at, float(height), **extra)
+    return charts.label(f"{name} <b>{seconds(value)}</b>", at, float(height), **extra)
 
 
 def _tail_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +147,7 @@ def _tail_label(name: str, value: float, height: float, x_axis: dict[str, Any]) 
         extra = {"xanchor": "left", "yanchor": "bottom", "xshift": 4, "yshift": 1}
     else:
         extra = {"xanchor": "right", "yanchor": "top", "xshift": -5, "yshift": 1}
-    return label(f"{name} <b>{seconds(value)}</b>", at, float(np.log10(height)), **extra)
+    return charts.label(f"{name} <b>{seconds(value)}</b>", at, float(np.log10(height)), **extra)
 
 
 def _along(at: float, x_axis: dict[str, Any]) -> float:
@@ -171,7 +164,7 @@ def _place(value: float, x_axis: dict[str, Any]) -> float:
 def _range(values: list[float]) -> tuple[float, float]:
     """Return what an axis shows: the values with a little room, from 0 where that is near."""
     low, high = min(values), max(values)
-    if low > 0 and high / low > LOG_FROM_RATIO:
+    if low > 0 and high / low > charts.LOG_FROM_RATIO:
         return low / 1.15, high * 1.25
     room = 0.1 * (high - low)
     return (low - room, high + room) if low > 0.4 * high and room > 0 else (0.0, max(high * 1.1, 1e-6))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.report.document import Bullets, Chapter
 from simserve.report.formats import SHORT
 from simserve.report.headline import level_of, ratio_text

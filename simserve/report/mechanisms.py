@@ -13,12 +13,7 @@ ROUTING, PREFIX_CACHING = "Routing", "Prefix caching"
 ALWAYS = {ROUTING, PREFIX_CACHING}
 """Mechanisms of most runs, which only the page shows."""
 
-QUEUES = {
-    "steady": "steady",
-    "critical": "at capacity",
-    "growing": "growing",
-    "undetermined": "run too short to tell",
-}
+QUEUES = {"steady": "steady", "critical": "at capacity", "growing": "growing", "undetermined": "run too short to tell"}
 """The states of a queue in words."""
 
 
@@ -152,10 +147,7 @@ def _host_tier(reader: RunView) -> Pairs:
         f"{(at(f'host_tier.{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
     )
     hits = [at(f"host_tier.hit_tokens.{where}") for where in ("gpu", "host", "disk")]
-    swaps = [
-        ("Requests swapped out", count(at("host_tier.n_swaps"))),
-        ("Copied by swaps, out / in", f"{out} / {back}"),
-    ]
+    swaps = [("Requests swapped out", count(at("host_tier.n_swaps"))), ("Copied by swaps, out / in", f"{out} / {back}")]
     result = [
         ("Prefixes read from host and disk", read),
         ("Cache hits on GPU / host / disk, tokens", " / ".join(map(count, hits))),

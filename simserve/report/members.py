@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from simserve.metrics.lifetimes import INSTANTS, Lifetimes
 from simserve.metrics.scaling import ScalingJson
-from simserve.report.chart_data import Floats
+from simserve.report.chart_data import Floats, PageData
 from simserve.report.charts import axis, figure, numbers, scatter
 from simserve.report.document import Chapter, Paragraph, Plot, Row, Table
 from simserve.report.formats import NONE, count, plural, rate, seconds, share
-from simserve.report.page_data import PageData
 from simserve.report.run_view import RunView
 from simserve.report.timeline import clock
 

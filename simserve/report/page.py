@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simserve.metrics.lifetimes import Lifetimes
+from simserve.report import chart_data
 from simserve.report.cautions import cautions
-from simserve.report.chart_data import (
-    MAX_BANDS,
-    MAX_CURVE_POINTS,
-    MAX_DOTS,
-    MIN_ROWS_PER_BAND,
-    curve,
-    even_rows,
-    quantile_bands,
-)
 from simserve.report.document import Cautions, Chapter, Document, Folded, Key, Plot, SideBySide, Titled
 from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.groups import classes, tenants, versions
@@ -25,7 +17,6 @@ from simserve.report.margin import margin
 from simserve.report.mechanisms import mechanism_list, use
 from simserve.report.members import members, replicas
 from simserve.report.nominal_load import drawn_load
-from simserve.report.page_data import PageData, gather
 from simserve.report.percentiles import percentiles
 from simserve.report.run_head import run_head
 from simserve.report.run_view import RunView
@@ -46,7 +37,7 @@ def render(results: "Results") -> str:
 
 def tell(results: "Results") -> Document:
     """Return all that a run tells."""
-    reader, page_data = RunView(results.figures), gather(results)
+    reader, page_data = RunView(results.figures), chart_data.gather(results)
     first = RunView(
         results.figures.model_copy(update={"replications": None})
     )  # the charts show the requests of the first run
@@ -75,14 +66,14 @@ def tell(results: "Results") -> Document:
     return replace(run_head(reader), parts=parts)
 
 
-def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | SideBySide:
+def _distribution(reader: RunView, page_data: chart_data.PageData, key: str) -> Plot | SideBySide:
     """Return a latency's cumulative distribution over the window's requests, and its tail."""
     inside, name, short = page_data.is_in_window, key.removesuffix("_s"), SHORT[key]
     values = (page_data.tpot_s if key == "tpot_s" else page_data.ttft_s)[inside]
     n_requests, n_values, slo_s = len(values), int(np.count_nonzero(~np.isnan(values))), reader.slo.get(key)
     n_at_once = int(np.count_nonzero(page_data.has_one_token & inside)) if key == "tpot_s" else 0
     title = f"Cumulative distribution of {short}"
-    reached = curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
+    reached = chart_data.curve(values, n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
         return Plot(name, None, title, otherwise=_no_values(page_data, key))
     within = None if slo_s is None else n_at_once / n_requests
@@ -94,8 +85,8 @@ def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | Side
         note += f" {plural(n_at_once, 'request')} with one output token count as 0, as in vllm bench serve."
     if n_missing := n_requests - n_values - n_at_once:
         note += f" {plural(n_missing, 'request')} without a full answer count as longer than any time."
-    if n_values > MAX_CURVE_POINTS:
-        note += f" Drawn through {MAX_CURVE_POINTS} of {count(n_values)} values, denser toward both ends."
+    if n_values > chart_data.MAX_CURVE_POINTS:
+        note += f" Drawn through {chart_data.MAX_CURVE_POINTS} of {count(n_values)} values, denser toward both ends."
     tail_note = (
         f"Share of requests with a longer {short}. p99 is where the curve crosses 1%, p99.9 where it crosses 0.1%."
     )
@@ -105,7 +96,7 @@ def _distribution(reader: RunView, page_data: PageData, key: str) -> Plot | Side
     return SideBySide([Plot(name, whole, title, note), Plot(f"{name}-tail", above, tail_title, tail_note)])
 
 
-def _no_values(page_data: PageData, key: str) -> str:
+def _no_values(page_data: chart_data.PageData, key: str) -> str:
     """Return why there is no distribution of a latency."""
     if key == "ttft_s":
         return "No request had a first token."
@@ -121,7 +112,7 @@ def _levels(reader: RunView, key: str, levels: tuple[str, ...]) -> dict[str, flo
     return {level: value for level in levels if (value := reader.number(f"{key}.{level}")) is not None}
 
 
-def _against_prompt(reader: RunView, page_data: PageData) -> Plot:
+def _against_prompt(reader: RunView, page_data: chart_data.PageData) -> Plot:
     """Return TTFT against prompt length, where a request had a first token and prompts differ."""
     rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
     prompt_tokens, ttft_s, n = page_data.prompt_tokens[rows], page_data.ttft_s[rows], len(rows)
@@ -131,22 +122,22 @@ def _against_prompt(reader: RunView, page_data: PageData) -> Plot:
     if prompt_tokens.min() == prompt_tokens.max():
         alike = f"All prompts have {plural(float(prompt_tokens[0]), 'token')}, so there is nothing to compare."
         return Plot("prompt", None, title, otherwise=alike)
-    shown, bands = even_rows(n), quantile_bands(prompt_tokens, ttft_s)
+    shown, bands = chart_data.even_rows(n), chart_data.quantile_bands(prompt_tokens, ttft_s)
     drawn = by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
     requests = plural(n, "request")
-    dots = f"an even sample of {MAX_DOTS:,} of {requests}" if n > MAX_DOTS else f"all {requests}"
+    dots = f"an even sample of {chart_data.MAX_DOTS:,} of {requests}" if n > chart_data.MAX_DOTS else f"all {requests}"
     n_missing = int(np.count_nonzero(page_data.is_in_window)) - n
     left_out = f"; {count(n_missing)} without a full answer have none" if n_missing else ""
-    lines = f"No lines of p50 and p99: fewer than {MIN_ROWS_PER_BAND} requests in a group of prompt length."
+    lines = f"No lines of p50 and p99: fewer than {chart_data.MIN_ROWS_PER_BAND} requests in a group of prompt length."
     keys: list[Key] = [("dot k1", "a request")]
     if len(bands.x):
-        lines = f"Lines: all of them, in up to {MAX_BANDS} groups of prompt length."
+        lines = f"Lines: all of them, in up to {chart_data.MAX_BANDS} groups of prompt length."
         keys += [("k0", "p50"), ("dash k0", "p99")]
     keys += [("dash k2", "SLO")] if "ttft_s" in reader.slo else []
     return Plot("prompt", drawn, title, f"Dots: {dots}{left_out}. {lines}", keys)
 
 
-def _over_time(reader: RunView, page_data: PageData) -> Plot:
+def _over_time(reader: RunView, page_data: chart_data.PageData) -> Plot:
     """Return what happened when, where anything arrived: how to read it, and what a point is."""
     if len(page_data.arrival_s) == 0:
         return Plot("time", None, otherwise="Nothing arrived.")

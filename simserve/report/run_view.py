@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simserve.metrics.answer import BEYOND_FRAC, AnswerJson, queue_over
-from simserve.metrics.answers.over_runs import OverJson, ReplicationsJson
+from simserve.metrics.answers.parts import OverJson, ReplicationsJson
 from simserve.metrics.answers.pools import PoolJson
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
 from simserve.metrics.outcomes import run_answer
-from simserve.metrics.summary_schema import Queue
+from simserve.metrics.summary_schema import DecisionJson, Queue
 from simserve.report.formats import LATENCIES, plural, rate
 
 if TYPE_CHECKING:  # these import numpy
@@ -88,10 +87,8 @@ class RunView:
         alone: dict[str, None] = dict.fromkeys(
             ("classes", "replications", "answer", "decision", "probability_beyond_capacity")
         )
-        figures = {
-            name: {key: getattr(own, key) for key in own.model_fields_set} for name, own in (groups or {}).items()
-        }
-        return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in figures.items()}
+        given = {name: {key: getattr(own, key) for key in own.model_fields_set} for name, own in (groups or {}).items()}
+        return {name: RunView(self.summary.model_copy(update=own | alone)) for name, own in given.items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed` or `unfinished`."""

@@ -32,10 +32,11 @@ class TimePart:
     """CSS class of its swatch."""
     strength: float
     spent: str
-    """`spend {time} queueing for a slot`, after `The slowest 1% by TTFT`."""
+    """`queueing for a slot`, after `The slowest 1% by TTFT spend 2.5 s`."""
     acts: tuple[str, ...]
     """Remedies, of which those in use already are not given; {slots}, {budget} and {chunk} are what the scheduler calls
     the most running requests, the most tokens of a step, and the most of them of one prompt."""
+    verb: str = "spend"
 
 
 DISAGGREGATE = "disaggregate prefill"
@@ -53,77 +54,67 @@ IN_USE: Mapping[str, Callable[[RunView], bool]] = {
 
 PARTS = {
     "front_end_s": TimePart(
-        "Front end", "k5", 1, "spend {time} in the front end", ("give the gateway shorter prompts or more servers",)
+        "Front end", "k5", 1, "in the front end", ("give the gateway shorter prompts or more servers",)
     ),
     "transfer_wait_s": TimePart(
         "Room on the decode side",
         "k2",
         0.35,
-        "spend {time} waiting for slots and KV of decode replicas",
+        "waiting for slots and KV of decode replicas",
         ("give the decode pool more of both",),
     ),
     "queue_seats_s": TimePart(
-        "Queue: slots", "k2", 1, "spend {time} queueing for a slot", ("raise {slots} as far as KV and TPOT allow",)
+        "Queue: slots", "k2", 1, "queueing for a slot", ("raise {slots} as far as KV and TPOT allow",)
     ),
     "queue_blocks_s": TimePart(
         "Queue: KV blocks",
         "k2",
         0.78,
-        "spend {time} queueing for KV blocks",
+        "queueing for KV blocks",
         ("make room for KV: raise gpu_memory_utilization, use kv_dtype fp8 or more GPUs per replica",),
     ),
     "queue_budget_s": TimePart(
         "Queue: token budget",
         "k2",
         0.56,
-        "spend {time} queueing behind prompts that used up the token budget of steps",
+        "queueing behind prompts that used up the token budget of steps",
         ("raise {budget} if TPOT has room", DISAGGREGATE),
     ),
     "queue_turn_s": TimePart(
         "Queue: next step",
         "k2",
         0.2,
-        "spend {time} waiting for the current step to end, or for their batch to start",
+        "waiting for the current step to end, or for their batch to start",
         ("lower {budget} to make steps shorter",),
     ),
-    "prefill_s": TimePart("Prefill", "k1", 1, "spend {time} in their own prefill", ("shorten prompts", CACHE)),
+    "prefill_s": TimePart("Prefill", "k1", 1, "in their own prefill", ("shorten prompts", CACHE)),
     "prefill_wait_s": TimePart(
         "Waiting inside prefill",
         "k1",
         0.4,
-        "spend {time} between chunks of their prefill, in steps without tokens for them",
+        "between chunks of their prefill, in steps without tokens for them",
         ("raise {budget}", "admit whole prompts only"),
     ),
-    "link_s": TimePart(
-        "Transfer", "k5", 0.45, "spend {time} waiting for KV on the link", ("send it by layer (kv_link.how: push)",)
-    ),
+    "link_s": TimePart("Transfer", "k5", 0.45, "waiting for KV on the link", ("send it by layer (kv_link.how: push)",)),
     "decode_s": TimePart(
-        "Decode",
-        "k3",
-        1,
-        "spend {time} in decode, interference aside",
-        ("use fewer slots to make steps shorter", SPECULATE),
+        "Decode", "k3", 1, "in decode, interference aside", ("use fewer slots to make steps shorter", SPECULATE)
     ),
     "interference_s": TimePart(
-        "Interference", "k4", 1, "lose {time} to other requests' prefills", ("lower {chunk}", DISAGGREGATE)
+        "Interference", "k4", 1, "to other requests' prefills", ("lower {chunk}", DISAGGREGATE), "lose"
     ),
     "copy_s": TimePart(
         "Copies",
         "k4",
         0.4,
-        "spend {time} in steps that waited for copies from or to host memory",
+        "in steps that waited for copies from or to host memory",
         ("recompute instead of swapping",),
     ),
     "preempted_s": TimePart(
-        "Evicted, waiting", "k0", 1, "spend {time} waiting after an eviction", ("lower {slots} for fewer evictions",)
+        "Evicted, waiting", "k0", 1, "waiting after an eviction", ("lower {slots} for fewer evictions",)
     ),
-    "recompute_s": TimePart("Recomputation", "k0", 0.45, "spend {time} recomputing evicted KV", (SWAP,)),
+    "recompute_s": TimePart("Recomputation", "k0", 0.45, "recomputing evicted KV", (SWAP,)),
     "batch_wait_s": TimePart(
-        "Waiting for the batch",
-        "k3",
-        0.4,
-        "spend {time} waiting for the longest answer of their batch",
-        ("use smaller batches",),
+        "Waiting for the batch", "k3", 0.4, "waiting for the longest answer of their batch", ("use smaller batches",)
     ),
 }
 """Parts in the order of a request's life."""
@@ -150,7 +141,7 @@ def _cause_and_remedy(reader: RunView, latency: str) -> tuple[str, str] | None:
     acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
     if name in RESERVED and reader.reservation:
         acts = (remedy(reader.reservation),)
-    spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
+    spent = f"{part.verb} {_of_total(mean[name], sum(mean.values()))}{each} {part.spent}"
     return f"{requests} {spent} (average: {seconds(result.all.at(name))}).", _remedy(reader, acts)
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.report.chart_data import MAX_BINS, Floats, bin_width, coarser, per_bin
+from simserve.report.chart_data import MAX_BINS, Floats, PageData, bin_width, coarser, per_bin
 from simserve.report.charts import Figure, axis, figure, label, numbers
-from simserve.report.page_data import PageData
 
 POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
 

@@ -3,7 +3,7 @@
 from simserve.metrics.answers.tune import Objective, TuneAnswer, TuneWord
 from simserve.report.charts import axis, figure, numbers, scatter
 from simserve.report.document import Cautions, Chapter, Document, Plot, Row, Table, Tile
-from simserve.report.formats import NONE, SHORT, as_sentence, change_interval, listed, plural, seconds, share, signed
+from simserve.report.formats import NONE, SHORT, as_sentence, ci_95, listed, plural, seconds, share, signed
 
 TITLES: dict[TuneWord, tuple[str, str]] = {
     "better": ("met", "Better flags found"),
@@ -65,7 +65,7 @@ def sentence(answer: TuneAnswer) -> str:
 
 
 def _gain(answer: TuneAnswer) -> str:
-    return change_interval(*(end or 0.0 for end in answer.gain or (0.0, 0.0)))
+    return ci_95(*(end or 0.0 for end in answer.gain or (0.0, 0.0)))
 
 
 def _carried(answer: TuneAnswer) -> str:
@@ -73,7 +73,7 @@ def _carried(answer: TuneAnswer) -> str:
     load = answer.load
     if load is None or load.outcome is None or load.more_frac is None:
         return ""
-    ends = "" if load.low_frac is None or load.high_frac is None else change_interval(load.low_frac, load.high_frac)
+    ends = "" if load.low_frac is None or load.high_frac is None else ci_95(load.low_frac, load.high_frac)
     return f"Load within the SLO: {signed(load.more_frac)}{f' ({ends})' if ends else ''}."
 
 

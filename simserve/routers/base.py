@@ -36,11 +36,8 @@ class Router:
         return True
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
-        """Return the view of the replica that gets the request.
-
-        `views` are the ready members in the order of joining, at least one; between calls members may come and go. A
-        router keeps ids, never views.
-        """
+        """Return the view of the replica that gets the request. `views` are the ready members in the order of joining,
+        at least one; between calls members may come and go. A router keeps ids, never views."""
         raise NotImplementedError
 
 

@@ -14,8 +14,7 @@ from simserve.routers.base import Router
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
 from simserve.scenario.fleet import AnyFailure, OnFailure, PlacementSection, Scrape
-from simserve.scenario.links import KvLink, Views
-from simserve.scenario.pool import Defaults, Pool
+from simserve.scenario.pool import Defaults, KvLink, Pool, Views
 from simserve.scenario.resolve_pool import resolve_pool
 from simserve.scenario.rollout import RolloutSection, resolve_rollout
 from simserve.scenario.scheduler_rules import check_role
@@ -97,7 +96,7 @@ def resolve_cluster(draft: Draft, cluster: ClusterSection, defaults: Defaults) -
     update: dict[str, Any] = {"router": router, "pools": pools, "admission": admission}
     if cluster.rollout is not None:
         update["rollout"] = resolve_rollout(draft.below("rollout"), cluster.rollout, cluster.pools, defaults)
-    return cluster.model_copy(update=update | _disaggregation(draft, cluster, pools, defaults))
+    return cluster.model_copy(update=update | _of_roles(draft, cluster, pools, defaults))
 
 
 def _check_names(draft: Draft, pools: Sequence[Pool]) -> None:
@@ -157,9 +156,7 @@ def scaled_by(draft: Draft, spec: PluginSpec, pools: Sequence[Pool], *, is_own: 
     return spec
 
 
-def _disaggregation(
-    draft: Draft, cluster: ClusterSection, pools: Sequence[Pool], defaults: Defaults
-) -> dict[str, object]:
+def _of_roles(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool], defaults: Defaults) -> dict[str, object]:
     """Return the cluster's updated keys for pools with roles: link, decode router and splitter."""
     roles = [pool.role for pool in pools]
     if not cluster.has_roles:

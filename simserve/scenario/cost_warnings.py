@@ -64,17 +64,8 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server, and what of
     manifests is not simulated, with the pools that have them if others have not."""
     pools: dict[str, list[str]] = {}
-    for of in (
-        attrgetter("scaler_note"),
-        _of_constants,
-        _of_version,
-        _of_dtype,
-        _of_states,
-        _of_ranks,
-        of_nodes,
-        _of_speculation,
-        wide_intervals,
-    ):
+    own = (attrgetter("scaler_note"), _of_constants, _of_version, _of_dtype, _of_states, _of_ranks)
+    for of in (*own, of_nodes, _of_speculation, wide_intervals):
         for setup in setups:
             if (note := of(setup)) is not None:
                 pools.setdefault(note, []).append(setup.name)

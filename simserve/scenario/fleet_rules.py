@@ -97,16 +97,14 @@ def _of_losses(cluster: ClusterSection) -> Iterator[Finding]:
 
 def _of_passing(cluster: ClusterSection, failure: Passing, here: Place) -> Iterator[Finding]:
     """Yield links that there are not or that stay down, and replicas that stand still."""
-    joined = [
-        pool.name for pool in cluster.pools if pool.role != "both" or (cluster.moves_kv and not cluster.has_roles)
-    ]
+    named = [pool.name for pool in cluster.pools if pool.role != "both" or (cluster.moves_kv and not cluster.has_roles)]
     is_link = failure.what == "link"
     if not is_link and failure.speed_frac < 0.001:
         rule, remedy = "must be at least 0.001, as a replica that stands still has failed", "use what: process"
         yield (*here, "speed_frac"), rule, failure.speed_frac, remedy
     if is_link and failure.member is not None:
         yield (*here, "member"), "is no part of a link, which is that of a pool", failure.member, "give pool"
-    if is_link and (not joined or failure.pool not in (None, *joined)):
+    if is_link and (not named or failure.pool not in (None, *named)):
         rule = "needs a prefill and a decode pool: else keys and values stay on the GPUs that computed them"
         yield (*here, "what"), rule, "link", "give pools roles, or use what: slow"
     if is_link and not failure.speed_frac and failure.for_s is None:

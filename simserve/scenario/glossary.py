@@ -11,7 +11,6 @@ from simserve.catalog.types import Section
 from simserve.plugins.validation import Path
 from simserve.scenario.cluster import ClusterSection
 from simserve.scenario.experiment import Experiment, Slo, Targets
-from simserve.scenario.links import Views
 from simserve.scenario.manifest_hpa import HPA_KEYS
 from simserve.scenario.manifest_keda import KEDA_KEYS
 from simserve.scenario.manifest_kinds import KIND_KEYS
@@ -19,7 +18,7 @@ from simserve.scenario.manifest_knative import KNATIVE_KEYS
 from simserve.scenario.manifest_kserve import KSERVE_KEYS
 from simserve.scenario.manifest_ray import RAY_KEYS
 from simserve.scenario.parallel import Parallel
-from simserve.scenario.pool import Pool
+from simserve.scenario.pool import Pool, Views
 from simserve.scenario.trace_file import TraceFile
 from simserve.scenario.workload import MeasureSection, Workload
 

@@ -47,14 +47,7 @@ class HostTierSection(Section):
 
 
 def resolve_host_tier(
-    draft: Draft,
-    tier: HostTierSection,
-    gpu: GpuSpec,
-    scheduler: Scheduler,
-    *,
-    role: str,
-    n_gpus: int,
-    caches: bool,
+    draft: Draft, tier: HostTierSection, gpu: GpuSpec, scheduler: Scheduler, *, role: str, n_gpus: int, caches: bool
 ) -> HostTierSection:
     """Return the tier with every value filled in, from its pool's role, GPUs, and whether it caches prefixes."""
     update: dict[str, Any] = {

@@ -45,7 +45,7 @@ class Machine:
     engine: EngineSpec
 
 
-def load_engine(engine: Engine, calibration: Calibration | None = None, n_gpus: int | None = None) -> EngineSpec:
+def engine_of(engine: Engine, calibration: Calibration | None = None, n_gpus: int | None = None) -> EngineSpec:
     """Return the catalog's engine with its fitted constants, on `n_gpus` a replica, and those of the scenario."""
     fitted = None if calibration is None else host_constants(calibration, engine.name)
     # A fit of one's own is of servers like these, and comes before what the catalog says of one GPU.

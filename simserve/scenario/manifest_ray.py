@@ -5,8 +5,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ConfigDict
-
 from simserve.plugins.validation import Path
 from simserve.scenario.manifest import ManifestPart, ManifestPolicy, Shape, given, parsed_documents
 from simserve.scenario.manifest_hpa import POOL, SCALER
@@ -32,10 +30,8 @@ TEMPLATE = ("spec", "serveConfigV2")
 """Where a RayService has the config, as text."""
 
 
-class RayShape(Shape):
+class RayShape(Shape, alias_generator=None):
     """A mapping with keys in snake case."""
-
-    model_config = ConfigDict(alias_generator=None)
 
 
 class RayAutoscaling(RayShape):
@@ -85,10 +81,8 @@ def ray_policy(part: ManifestPart) -> ManifestPolicy:
 
 
 def ray_parts(file: str, document: YamlDocument) -> Iterator[ManifestPart]:
-    """Yield the deployments that scale: of a Ray Serve config, and of its large language models.
-
-    Raises ManifestError for the config of a RayService that is not YAML.
-    """
+    """Yield the deployments that scale: of a Ray Serve config, and of its large language models. Raises ManifestError
+    for the config of a RayService that is not YAML."""
     match document.data:
         case {"kind": "RayService", "spec": {"serveConfigV2": str(text)}}:
             first = document.lines[TEMPLATE]

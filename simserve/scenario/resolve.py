@@ -9,18 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from simserve.catalog.hub import PRECISIONS
-from simserve.plugins.validation import (
-    RULES,
-    Path,
-    ValueProblem,
-    as_json,
-    closest,
-    did_you_mean,
-    dotted,
-    infinities,
-    problems_of,
-    shown,
-)
+from simserve.plugins import validation
 from simserve.scenario.cluster import ClusterSection, check_sessions, resolve_cluster, scaled_by
 from simserve.scenario.draft import Draft, Problems, leaves
 from simserve.scenario.dump import scenario_data
@@ -89,11 +78,11 @@ def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     origins = {}
     for path, value in leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
-        origins[dotted(path)] = draft.replaced.get(path, origin)
+        origins[validation.dotted(path)] = draft.replaced.get(path, origin)
     return origins
 
 
-def _is_written(data: Any, path: Path, value: Any) -> bool:
+def _is_written(data: Any, path: validation.Path, value: Any) -> bool:
     """Tell whether the user gave this value, perhaps in a short form."""
     for depth, item in enumerate(path):
         if isinstance(data, str):  # a bare name is short for its kind
@@ -108,48 +97,48 @@ def _is_written(data: Any, path: Path, value: Any) -> bool:
 
 
 def _parse(kind: type[ExperimentT], data: Any, problems: Problems) -> ExperimentT:
-    """Return the experiment of the data, with stand-ins for every reported problem.
-
-    Raises ScenarioError only if no part of it can be read.
-    """
+    """Return the experiment of the data, with stand-ins for every reported problem. Raises ScenarioError only if no
+    part of it can be read."""
     if not isinstance(data, Mapping):
-        problems.add(ValueProblem((), "a scenario must be a mapping of keys to values", shown(data)))
+        problems.add(
+            validation.ValueProblem((), "a scenario must be a mapping of keys to values", validation.shown(data))
+        )
         raise problems.as_error(remedy_for_unknown)
-    problems.extend(problem for problem in infinities(data) if not PLUGIN_KEYS & set(problem.path))
+    problems.extend(problem for problem in validation.infinities(data) if not PLUGIN_KEYS & set(problem.path))
     for _ in range(MOST_ROUNDS):
         try:
-            return kind.model_validate_json(as_json(data), strict=True)
+            return kind.model_validate_json(validation.as_json(data), strict=True)
         except ValidationError as error:
-            for problem in problems_of(error, data):
+            for problem in validation.problems_of(error, data):
                 if not problems.knows(problem.path):
                     problems.add(_with_remedy(problem, data))
                 data = _mended(data, problem)
     raise problems.as_error(remedy_for_unknown)
 
 
-def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
+def _with_remedy(problem: validation.ValueProblem, data: Any) -> validation.ValueProblem:
     """Add the remedy for a missing or unknown key, or for a value that tells what was meant."""
     remedy = problem.remedy
     name, value = str(problem.path[-1]) if problem.path else "", problem.value or ""
     text = value.strip("'")
     if problem.kind == "unknown":
         known = known_keys(problem.path[:-1], data)
-        home = None if closest(name, known) else nearest_place(name)
-        remedy = f"did you mean {home}?" if home else did_you_mean(name, known)
+        home = None if validation.closest(name, known) else nearest_place(name)
+        remedy = f"did you mean {home}?" if home else validation.did_you_mean(name, known)
     elif problem.kind == "missing":
         remedy = MISSING.get(name)
-    elif problem.rule == RULES["string_type"] and re.fullmatch(r"[-+.\d]\S*|true|false", value):
-        remedy = f'write {name}: "{value}"; on a command line \'{dotted(problem.path)}="{value}"\''
-    elif problem.rule == RULES["model_type"] and name in MAIN_KEYS and not value.startswith(("[", "{")):
+    elif problem.rule == validation.RULES["string_type"] and re.fullmatch(r"[-+.\d]\S*|true|false", value):
+        remedy = f'write {name}: "{value}"; on a command line \'{validation.dotted(problem.path)}="{value}"\''
+    elif problem.rule == validation.RULES["model_type"] and name in MAIN_KEYS and not value.startswith(("[", "{")):
         remedy = f"write {name}: {{{MAIN_KEYS[name]}: {text}}}"
     elif name in ("weight_dtype", "kv_dtype") and (dtype := DTYPES.get(text.lower(), text)) != text:
         remedy = f"write {dtype}" if re.search(rf"\b{dtype}\b", problem.rule) else remedy
-    elif problem.rule == RULES["list_type"] and value == "a mapping":
+    elif problem.rule == validation.RULES["list_type"] and value == "a mapping":
         remedy = "begin each item with `- `"
     return replace(problem, remedy=remedy)
 
 
-def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
+def _mended(data: Any, problem: validation.ValueProblem, depth: int = 0) -> Any:
     """Return a copy of the data with a stand-in in place of the problem."""
     key = problem.path[depth] if depth < len(problem.path) else None
     is_here = depth == len(problem.path) - 1

@@ -11,14 +11,7 @@ from simserve.plugins.validation import ValueProblem
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
-from simserve.scenario.machine import (
-    Machine,
-    calibration_of,
-    check_rate,
-    load_engine,
-    resolve_calibration,
-    with_version,
-)
+from simserve.scenario.machine import Machine, calibration_of, check_rate, engine_of, resolve_calibration, with_version
 from simserve.scenario.memory import fill_share, fit_memory
 from simserve.scenario.parallel import check_parallel, resolve_experts
 from simserve.scenario.pool import Defaults, Pool, PoolDraft, stated
@@ -33,7 +26,7 @@ def resolve_pool(draft: Draft, defaults: Defaults, written: Pool) -> Pool:
     model = stated(draft, written, "model").looked_up(catalog.load_model, name)
     gpu, section = _gpu(draft, defaults, written), written.engine or defaults.engine
     at_engine = stated(draft, written, "engine")
-    engine = at_engine.looked_up(load_engine, section)
+    engine = at_engine.looked_up(engine_of, section)
     update: dict[str, Any] = {
         "calibration": resolve_calibration(draft.below("calibration"), written.calibration, section, (gpu, engine)),
         "model": written.model and draft.absolute_model(written.model),

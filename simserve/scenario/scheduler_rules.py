@@ -75,10 +75,8 @@ def _about_default(problem: ValueProblem, engine: EngineSpec, given: PluginSpec 
 def _cap_slots(
     draft: Draft, policy: type[Scheduler], arguments: PluginSpec, written: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
-
-    Returns the names of the two arguments if the default was changed.
-    """
+    """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value. Returns
+    the names of the two arguments if the default was changed."""
     for_tokens, for_slots = policy.budget_argument, policy.slots_argument
     if for_tokens is None or for_slots is None or not policy.budgets_decode:
         return None

@@ -19,7 +19,7 @@ from simserve.cost.step import StepCost
 from simserve.cost.timed_forms import borrowed
 from simserve.scenario.cards import load_gpu
 from simserve.scenario.host_tier import host_tier_spec
-from simserve.scenario.machine import Machine, calibration_of, load_engine
+from simserve.scenario.machine import Machine, calibration_of, engine_of
 from simserve.scenario.memory import captures_prompts, memory_of
 from simserve.scenario.parallel import Parallel
 from simserve.scenario.pool import Defaults, Pool
@@ -195,7 +195,7 @@ def pool_setup(scenario: Defaults, pool: Pool, structured_frac: float = 0.0) -> 
     gpu = pool.parallel.links_of(load_gpu(pool.gpu or scenario.gpu))
     calibration = calibration_of(pool.calibration)
     named = pool.engine or scenario.engine
-    engine = load_engine(named, calibration, pool.parallel.gpus_per_lane)
+    engine = engine_of(named, calibration, pool.parallel.gpus_per_lane)
     if "async_scheduling" not in named.constants and _excludes_async(engine, pool):
         engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)

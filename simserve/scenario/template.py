@@ -92,10 +92,8 @@ class Template:
         return resolve(kind, data, problems, (self.folder, FilePath.cwd()))
 
     def changes(self, changes: Mapping[str, object]) -> tuple[Override, ...]:
-        """Return what keyword arguments change: top-level keys, those of the only pool, or dotted paths.
-
-        Raises ScenarioError for a key that is unknown, or one of several pools.
-        """
+        """Return what keyword arguments change: top-level keys, those of the only pool, or dotted paths. Raises
+        ScenarioError for a key that is unknown, or one of several pools."""
         source, wrong = ScenarioSource(self.place), list[Problem]()
         match self._data(source, Problems(source)):
             case {"cluster": {"pools": [*pools]}}:
@@ -205,10 +203,8 @@ def parse_override(text: str) -> Override:
 
 
 def apply_override(data: Any, override: Override) -> tuple[Any, Path]:
-    """Return a copy of the data with the override applied, and the path of the new value.
-
-    Missing keys are created and checked later, with all others. Raises BadOverride.
-    """
+    """Return a copy of the data with the override applied, and the path of the new value. Missing keys are created and
+    checked later, with all others. Raises BadOverride."""
     return _with(data, override.keys, override.value, ())
 
 

@@ -98,9 +98,7 @@ def check_shares(draft: Draft, shares: Mapping[str, float]) -> None:
         draft.problem((), "shares must sum to one", round(total, 9), remedy)
 
 
-def check_own_lengths(
-    draft: Draft, classes: Mapping[str, TrafficClass], *, has_trace: bool, has_prefixes: bool
-) -> None:
+def check_lengths(draft: Draft, classes: Mapping[str, TrafficClass], *, has_trace: bool, has_prefixes: bool) -> None:
     """Check that lengths of a class can be drawn for each request on its own."""
     for name, part in classes.items():
         if part.lengths is None:

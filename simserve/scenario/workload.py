@@ -8,19 +8,9 @@ from pydantic import Field
 from simserve import plugins
 from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
 from simserve.plugins.validation import ValueProblem
+from simserve.scenario import traffic
 from simserve.scenario.draft import Draft
 from simserve.scenario.trace_file import TraceFile, resolve_trace
-from simserve.scenario.traffic import (
-    Batch,
-    Retries,
-    Timeout,
-    TrafficClass,
-    check_batch,
-    check_clients,
-    check_own_lengths,
-    check_shares,
-    resolve_client,
-)
 from simserve.units import LONGEST_S
 from simserve.workload.size import expected_requests, why_too_many
 
@@ -29,7 +19,7 @@ SESSIONS_LAST_S = 1800.0
 
 SOURCES = ("arrivals", "trace", "client")
 
-Traffic = TypeVar("Traffic", TrafficClass, Batch)
+Traffic = TypeVar("Traffic", traffic.TrafficClass, traffic.Batch)
 
 
 class Workload(Section):
@@ -46,11 +36,11 @@ class Workload(Section):
     their own."""
     prefixes: PluginSpec | None = None
     """What prompts begin with, before the new part that `lengths` draws; null: no prompts share a prefix."""
-    classes: dict[Name, TrafficClass] = {}
+    classes: dict[Name, traffic.TrafficClass] = {}
     """Classes of requests by name, with the share of each; none by default."""
     tenants: dict[Name, Share] = {}
     """[share] Share of requests of each tenant, by name; the shares sum to 1. None by default."""
-    batch: Batch | None = None
+    batch: traffic.Batch | None = None
     """Batch jobs that run alongside; null: none."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     """[s] Time at which the load ends; null: at `n_requests`, or with the trace, or after 1800 s of its sessions."""
@@ -64,9 +54,9 @@ class Workload(Section):
     that share of its requests; null: none."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     """[s] How long the run may continue after the last arrival; null: until all requests are done."""
-    timeout: Timeout | None = None
+    timeout: traffic.Timeout | None = None
     """When clients give up on a request; null: never."""
-    retries: Retries | None = None
+    retries: traffic.Retries | None = None
     """How clients retry what was rejected or timed out; null: they do not."""
 
     @property
@@ -104,22 +94,22 @@ def resolve_workload(
     _check_end(draft, workload)
     is_closed = workload.client is not None
     has_admission = admission is not None
-    check_clients(draft, workload.timeout, workload.retries, is_closed=is_closed, has_admission=has_admission)
+    traffic.check_clients(draft, workload.timeout, workload.retries, is_closed=is_closed, has_admission=has_admission)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
         "prefixes": _plugin(draft, "prefixes", workload.prefixes, is_closed=is_closed),
         "classes": {name: _with_lengths(draft.below("classes", name), part) for name, part in workload.classes.items()},
         "batch": workload.batch and _with_lengths(draft.below("batch"), workload.batch),
-        "client": resolve_client(draft.below("client"), workload.client),
+        "client": traffic.resolve_client(draft.below("client"), workload.client),
         "trace": resolve_trace(draft.below("trace"), workload.trace, workload.arrivals, workload.client),
     }
     _check_measure(draft, measure, workload)
-    check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
-    check_shares(draft.below("tenants"), workload.tenants)
+    traffic.check_shares(draft.below("classes"), {name: part.share for name, part in workload.classes.items()})
+    traffic.check_shares(draft.below("tenants"), workload.tenants)
     has_trace, has_prefixes = workload.trace is not None, workload.prefixes is not None
-    check_own_lengths(draft.below("classes"), workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
-    check_batch(draft.below("batch"), workload.batch, workload.duration_s)
+    traffic.check_lengths(draft.below("classes"), workload.classes, has_trace=has_trace, has_prefixes=has_prefixes)
+    traffic.check_batch(draft.below("batch"), workload.batch, workload.duration_s)
     resolved = workload.model_copy(update=update)
     _check_size(draft, resolved)
     return resolved

@@ -37,10 +37,7 @@ def server_of_file(path: Path, env: Mapping[str, str], name: str | None = None) 
 
 
 def read_server(
-    line: str | None,
-    files: Mapping[str, Path | None],
-    env: Mapping[str, str],
-    service: str | None = None,
+    line: str | None, files: Mapping[str, Path | None], env: Mapping[str, str], service: str | None = None
 ) -> ServerCommand:
     """Return the server of a command line or of the one file that an option names. Raises SimserveError."""
     given = {option: path for option, path in files.items() if path is not None}
@@ -84,10 +81,8 @@ def _documents(path: Path) -> list[Any]:
 def _servers(
     node: Any, path: Path, env: Mapping[str, str], seen: set[int], name: str = "server", replicas: int | None = None
 ) -> Iterator[tuple[str, ServerCommand]]:
-    """Yield the servers below a node by their names, each with the copies of what encloses it.
-
-    `seen`: nodes that were looked at, by identity, as an alias may contain itself.
-    """
+    """Yield the servers below a node by their names, each with the copies of what encloses it. `seen`: nodes that were
+    looked at, by identity, as an alias may contain itself."""
     if id(node) in seen:
         return
     match node:

@@ -42,7 +42,6 @@ PROPOSED = 3
 PLACES = {"total": "of all memory", "before_weights": "of weights and KV", "after_weights": "of what weights leave"}
 """What an engine takes its share of memory of."""
 
-
 Form = Callable[[ServerSettings, Flag, str], None]
 
 

@@ -15,7 +15,7 @@ from simserve.servers.server_settings import POOL
 from simserve.servers.settings import flags_by_key
 from simserve.servers.tuning_search import MISSED, PointSearch, TuneQuestion, changed, value_at, value_of
 from simserve.study.compare.compare import ComparedSide, compare
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.intervals import mean_of
 from simserve.study.progress import enter
 from simserve.study.run_seeds import Run, each_run

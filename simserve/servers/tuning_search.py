@@ -164,10 +164,8 @@ class PointSearch:
     def _run(self, batch: Sequence[Mapping[str, Any]]) -> list[TriedPoint]:
         """Return a point for each of these values, run where neither search nor journal has it."""
         fresh = {self._key(values): values for values in batch}
-        wanted = {
-            key: values for key, values in fresh.items() if key not in self.journal.rows and key not in self.points
-        }
-        for key, point in zip(wanted, self._points(list(wanted.values())), strict=True):
+        new = {key: values for key, values in fresh.items() if key not in self.journal.rows and key not in self.points}
+        for key, point in zip(new, self._points(list(new.values())), strict=True):
             self.journal.add(key, point)
         for key in fresh:
             if key not in self.points:

@@ -11,7 +11,6 @@ from simserve.state.view import LoadView
 STRICT = ConfigDict(extra="forbid")
 """Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
-
 Where = Literal["apart", "local", "prefill"]
 """apart: a prefill and a decode replica; local: one replica of `local`; prefill: one prefill replica."""
 
@@ -23,10 +22,8 @@ class Splitter:
     """It may return "prefill": prefill replicas decode some requests themselves."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones.
-
-        Either side may be empty while none of its members is ready.
-        """
+        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones. Either
+        side may be empty while none of its members is ready."""
         raise NotImplementedError
 
 

@@ -11,11 +11,8 @@ from simserve.state.request import TRANSFER, Request
 
 @dataclass(slots=True)
 class _Account:
-    """Service of a tenant since its counter was last lifted.
-
-    Output tokens at a step are out_tokens + n_decoding * step: a request subtracts the step when it joins and adds it
-    when it leaves, so single steps need no bookkeeping.
-    """
+    """Service of a tenant since its counter was last lifted. Output tokens at a step are out_tokens + n_decoding *
+    step: a request subtracts the step when it joins and adds it when it leaves, so single steps need no bookkeeping."""
 
     weight: float
     lifted: float = 0.0
@@ -106,10 +103,8 @@ class TokenCounters:
 
 
 class ByService(Lines[str]):
-    """One line per tenant; the lowest counter goes first, and on a tie the earliest arrival.
-
-    Counters are those of a step boundary, so an arrival that may lift its tenant is queued (`settle`) at the next plan.
-    """
+    """One line per tenant; the lowest counter goes first, and on a tie the earliest arrival. Counters are those of a
+    step boundary, so an arrival that may lift its tenant is queued (`settle`) at the next plan."""
 
     def __init__(self, counters: TokenCounters) -> None:
         super().__init__()

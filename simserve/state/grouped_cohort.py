@@ -4,8 +4,7 @@ from collections.abc import Hashable
 from heapq import heappop, heappush
 
 from simserve.state.block_counts import GroupCounts
-from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.id_drops import IdDrops, NIds
+from simserve.state.cohort import NO_FINISH, Cohort, IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 

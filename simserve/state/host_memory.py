@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from simserve.state.id_runs import Chain
-from simserve.state.recent_ids import RecentIds
+from simserve.state.sent_prompts import RecentIds
 
 
 class HostMemory:

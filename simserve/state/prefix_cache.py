@@ -75,11 +75,8 @@ class PrefixCache:
     # -- lookups -----------------------------------------------------------------------------------------------------
 
     def match(self, chain: Chain, most: int) -> int:
-        """Return the ids of the longest hit, at most `most`. Changes nothing.
-
-        The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
-        (prompt_tokens - 1) // block_size.
-        """
+        """Return the ids of the longest hit, at most `most`. Changes nothing. The last token of a prompt is always
+        computed, as its output is needed, so for a prompt alone `most` is (prompt_tokens - 1) // block_size."""
         self._idle.settle()
         return self._longest(chain, most, None)
 

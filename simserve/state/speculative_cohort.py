@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.state.acceptance import Acceptance
-from simserve.state.cohort import NO_FINISH, Cohort
-from simserve.state.id_drops import IdDrops, NIds
+from simserve.state.cohort import NO_FINISH, Cohort, IdDrops, NIds
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import DECODE, Request
 

@@ -12,10 +12,8 @@ from simserve.state.view import ReplicaView
 
 
 class Walk:
-    """Requests that need prefill, between two steps: partly computed ones first, then waiting ones in order.
-
-    The walk is at one of them; numbers are those of the replica before any of them is taken.
-    """
+    """Requests that need prefill, between two steps: partly computed ones first, then waiting ones in order. The walk
+    is at one of them; numbers are those of the replica before any of them is taken."""
 
     def __init__(self) -> None:
         self.n_decoding: i64 = 0

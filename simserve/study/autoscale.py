@@ -26,10 +26,7 @@ from simserve.version import __version__
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "hpa": {
-        "metrics": [
-            {"metric": "num_requests_waiting", "target": 20},
-            {"metric": "kv_cache_usage_perc", "target": 0.5},
-        ]
+        "metrics": [{"metric": "num_requests_waiting", "target": 20}, {"metric": "kv_cache_usage_perc", "target": 0.5}]
     },
     "keda": {"triggers": [{"query": "sum(num_requests_running)", "threshold": 16}], "min_replicas": 1},
     "target": {"metric": "kv_cache_usage_perc", "target": 0.5},

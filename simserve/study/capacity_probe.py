@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answers.over_runs import NearCapacityJson
+from simserve.metrics.answers.parts import NearCapacityJson
 from simserve.metrics.student import cdf, quantile
 from simserve.scenario import Scenario
 from simserve.scenario.setup import Distortion
@@ -103,10 +103,8 @@ class NearCapacity:
 
 
 def offered_rate(nominal_per_s: float | None, load: Load) -> OfferedRate | None:
-    """Return the rate of a run's load; None of a load that adapts, or that has less than two instants.
-
-    Later turns and batch jobs belong to the requests per instant drawn.
-    """
+    """Return the rate of a run's load; None of a load that adapts, or that has less than two instants. Later turns and
+    batch jobs belong to the requests per instant drawn."""
     if load.concurrency is not None or len(load.trace) < 2:
         return None
     if nominal_per_s is not None and load.drawn is not None:

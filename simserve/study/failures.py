@@ -44,9 +44,8 @@ def threats_of(scenario: Scenario, place: int, kinds: Sequence[str]) -> list[Thr
     """Return the failures of a pool: of these kinds, or else of those that the scenario has. Raises ScenarioError."""
     pool, all_of_it = scenario.cluster.pools[place].name, scenario.cluster.failures or ()
     own = [each for each in all_of_it if each.what != "link" and each.pool in (None, pool)]
-    named = dict.fromkeys(
-        kinds or [each.what for each in own if each.what not in ("drain", "spot")] or [*MTBF_DAYS][:3]
-    )
+    unplanned = [each.what for each in own if each.what not in ("drain", "spot")]
+    named = dict.fromkeys(kinds or unplanned or [*MTBF_DAYS][:3])
     threats = [_threat(scenario, place, kind, [each for each in own if each.what == kind]) for kind in named]
     down = sum(each.odds for each in threats)
     if down >= 1:
@@ -111,19 +110,13 @@ class ResilienceQuestion:
     """A pool with its failures, and the spares that it may get."""
 
     def __init__(
-        self,
-        template: Template,
-        pool: str | None,
-        spare: str,
-        kinds: Sequence[str],
-        given_seeds: int | None,
-        goal_frac: float,
+        self, template: Template, pool: str | None, spare: str, kinds: list[str], seeds: int | None, goal_frac: float
     ) -> None:
         """Check the question. Raises SimserveError before anything runs.
 
-        given_seeds: of all fleets and failures; None: as many as MOST_RUNS allow.
+        seeds: of all fleets and failures; None: as many as MOST_RUNS allow.
         """
-        self._template, self.given_seeds, self.goal_frac = template, given_seeds, goal_frac
+        self._template, self.given_seeds, self.goal_frac = template, seeds, goal_frac
         self.scenario = Scenario.of(template)
         check_slo(self.scenario)
         self.place = 0 if pool is None else pool_of(self.scenario, pool)
@@ -143,9 +136,7 @@ class ResilienceQuestion:
     @property
     def sizes(self) -> list[int]:
         """Replicas of the fleets to run: one fewer than without spares up to all spares, and what most failures leave.
-
-        A size between those attains at least what the next smaller one does.
-        """
+        A size between those attains at least what the next smaller one does."""
         n, n_lost = self.pool.replicas, max(threat.n_lost for threat in self.threats)
         sizes = {max(0, n - n_lost), *range(n - 1, n + self.spares[-1] + 1)}
         return [n] if self.is_scaled else sorted(sizes - {0})

@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.metrics.answer import CONFIDENCE as CONFIDENCE
 from simserve.metrics.answer import Z_95 as Z_95
 from simserve.metrics.goal import wilson
 from simserve.metrics.student import quantile
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Flags, Floats, Ints
 
 BLOCKS = 20
 """Blocks of one run, left out one at a time."""
@@ -56,11 +55,8 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def share_of(values: Sequence[float], n_effective: float) -> Estimate:
-    """Return the mean of shares of independent runs with n_effective independent requests in all.
-
-    Where misses are few, most runs have none, and their spread is too small: the interval is then at least Wilson's
-    for all runs together.
-    """
+    """Return the mean of shares of independent runs with n_effective independent requests in all. Where misses are few,
+    most runs have none, and their spread is too small: the interval is then at least Wilson's for all runs together."""
     result = mean_of(values)
     if not result.has_interval:
         return result
@@ -97,12 +93,12 @@ def median_rank(n: int) -> int | None:
     return max((rank for rank in range(1, n // 2 + 1) if below[rank - 1] <= (1 - CONFIDENCE) / 2), default=None)
 
 
-def blocks_of(n: int) -> NDArray[np.int64] | None:
+def blocks_of(n: int) -> Ints | None:
     """Return the block of each of n requests in the order of arrival, `(n,)`; None if they are too few."""
     return np.arange(n) * BLOCKS // n if n >= BLOCKS * LEAST_PER_BLOCK else None
 
 
-def leave_one_out(figure: Callable[[NDArray[np.bool_]], float], blocks: NDArray[np.int64]) -> Floats:
+def leave_one_out(figure: Callable[[Flags], float], blocks: Ints) -> Floats:
     """Return a figure of all requests without those of each block in turn, `(BLOCKS,)`.
 
     `figure` takes which requests count, `(n,)`. Neighbors are correlated mostly within a block, so leaving out whole

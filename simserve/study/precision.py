@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
-from simserve.metrics.answers.over_runs import OverJson, ReachedPrecisionJson, ReplicationsJson
+from simserve.metrics.answers.parts import OverJson, ReachedPrecisionJson, ReplicationsJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.outcomes import outcomes, whole_outcome
@@ -19,7 +19,7 @@ from simserve.metrics.stats import PERCENTILES, level_name
 from simserve.metrics.window import load_warning
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
-from simserve.study.measures import ATTAINMENT, MEASURES, Measure
+from simserve.study.run_figures import ATTAINMENT, MEASURES, Measure
 from simserve.study.run_seeds import MEASURED, Run, each_run
 from simserve.study.slo_answer import MOST_SEEDS, at_nominal, slo_answer
 from simserve.tables.columns import Columns
@@ -113,10 +113,8 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted) -> No
 
 
 def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
-    """Return the mean over independent runs; that of the attainment is given at the nominal load.
-
-    A high end that is open is infinite; a measure that a run lacks has no mean.
-    """
+    """Return the mean over independent runs; that of the attainment is given at the nominal load. A high end that is
+    open is infinite; a measure that a run lacks has no mean."""
     values = [measure.of(run) for run in runs]
     n_effective = sum(run.trust.n_effective or 0.0 for run in runs)
     if measure is ATTAINMENT:

@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 import numpy as np
 
 from simserve.metrics.answer import Outcome, queue_over, worst_class
-from simserve.metrics.answers.over_runs import PredictionJson
+from simserve.metrics.answers.parts import PredictionJson
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.student import quantile
 from simserve.study.cost_draws import CONFIDENCE
@@ -38,9 +38,7 @@ class ScaledReplays:
     def whole(self) -> list[RunFigures]:
         """Return the replays as runs of the full length, each with a load and costs of its own."""
         n, w, n_replays = self.run.n_arrived, self._n_measured, len(self.plain)
-        known = [
-            key for key in self.run.latencies if all(key in each.latencies for pair in self._pairs for each in pair)
-        ]
+        known = [key for key in self.run.latencies if all(key in one.latencies for pair in self._pairs for one in pair)]
         levels = {key: {level: self._latency(key, level) for level in self.run.latencies[key]} for key in known}
         outcomes = self._outcomes(sqrt(w / n * (2 * n + (n_replays - 1) * w) / (n + n_replays * w)))
         return [

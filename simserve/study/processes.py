@@ -157,11 +157,8 @@ def _begin(allowed: AllowedModules | None) -> None:
 
 
 def _cancel(executor: Any, running: Iterable["Future[Any]"]) -> None:
-    """Cancel the tasks that still run.
-
-    All tasks must be submitted first: the executor prints a stack trace for a task that is canceled while it is being
-    submitted.
-    """
+    """Cancel the tasks that still run. All tasks must be submitted first: the executor prints a stack trace for a task
+    that is canceled while it is being submitted."""
     until_s = time.monotonic() + HAND_OVER_S
     while time.monotonic() < until_s and not all(future.running() or future.done() for future in running):
         time.sleep(0.001)

@@ -16,8 +16,8 @@ from simserve.metrics.error_budget import ErrorBudget, Threat
 from simserve.metrics.scaling import BIN_S, runs_of
 from simserve.scenario import Scenario
 from simserve.scenario.fleet import Spares
-from simserve.study.deterministic_load import is_deterministic
 from simserve.study.failures import FEWEST_SEEDS, MOST_RUNS, ResilienceQuestion
+from simserve.study.fleet import is_deterministic
 from simserve.study.intervals import mean_of
 from simserve.study.processes import Runner
 from simserve.study.progress import enter

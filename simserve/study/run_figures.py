@@ -1,13 +1,17 @@
-"""Run figures: latencies and outcomes of a run, as simulated or with latencies off by factors."""
+"""Figures of a run: the measures that decide; latencies and outcomes, as simulated or with latencies off by factors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
+from typing import Literal
 
 import numpy as np
 
 from simserve.metrics.answer import FAR_FRAC, Outcome, Outcomes
+from simserve.metrics.answers.measures import Measures
+from simserve.metrics.answers.struct import Form, column_of
 from simserve.metrics.classes import of_class
+from simserve.metrics.figures import Summary
 from simserve.metrics.goodput import met_by_goal
 from simserve.metrics.intervals import T_95
 from simserve.metrics.outcomes import OUTCOME_KEYS, outcomes
@@ -15,6 +19,37 @@ from simserve.metrics.results import Results
 from simserve.metrics.stats import LatencyJson
 from simserve.study.cost_draws import NO_RESIDUAL
 from simserve.tables.columns import Flags
+
+Unit = Literal["s", "frac", "per_s", "count"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of `summary.json`."""
+
+    key: str
+    """Its dotted key: `ttft_s.p99`."""
+    label: str
+    unit: Unit
+    is_cost: bool
+    """Whether less is better."""
+
+    def of(self, summary: Summary) -> float:
+        """Return its value; NaN where the run has none."""
+        return summary.at(self.key)
+
+
+UNITS: Mapping[Form, Unit] = {"share": "frac", "seconds": "s"}
+"""Units by form; others are rates."""
+
+MEASURES = tuple(
+    Measure(field.alias or name, field.title, UNITS.get(column.form, "per_s"), is_cost=column.form == "seconds")
+    for name, field in Measures.model_fields.items()
+    if field.title is not None and (column := column_of(Measures, name)) is not None
+)
+"""The measures in reporting order."""
+
+ATTAINMENT, GOODPUT = MEASURES[:2]
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 

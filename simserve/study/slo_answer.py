@@ -99,10 +99,8 @@ def _off_frac(runs: Sequence[Outcome]) -> float | None:
 
 
 def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> AnswerJson | None:
-    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests.
-
-    It is decided by the margin, or by the interval of the share where only shares are known.
-    """
+    """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests. It is decided
+    by the margin, or by the interval of the share where only shares are known."""
     result = alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac)
     decision = _by_margin(runs, goal_frac)
     return result if result is None or decision is None else result.model_copy(update={"decision": decision.old_word})
@@ -115,10 +113,8 @@ def _by_margin(runs: Sequence[Outcomes], goal_frac: float) -> Decision | None:
     samples = []
     for run in filter(None, runs):
         tails = {name: from_groups(outcome.counts, outcome.r) for name, outcome in run.items()}
-        first = next(iter(run.values()))
-        samples.append(
-            Sample(tails, sum(each.n_effective for each in run.values()), first.queue, first.off_frac, False)
-        )
+        first, n_effective = next(iter(run.values())), sum(outcome.n_effective for outcome in run.values())
+        samples.append(Sample(tails, n_effective, first.queue, first.off_frac, False))
     return Decision(samples, goal_frac)
 
 
@@ -132,9 +128,7 @@ def mean_load(loads: Sequence[NominalLoad]) -> NominalLoad:
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:
     """Return arrivals beyond the expected, and misses beyond the pooled share, each per mean arrivals, `(n_runs,)`.
-
-    None where there are too few runs, or nothing is drawn.
-    """
+    None where there are too few runs, or nothing is drawn."""
     off_fracs = [each.off_frac for each in runs if each.off_frac is not None]
     if len(off_fracs) < max(len(runs), FEWEST):
         return None

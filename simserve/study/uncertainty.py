@@ -165,7 +165,7 @@ class _Replays:
         own, replays = Replay.of(results), in_order(counted(answers, self.n_runs))
         n, is_whole = len(self.draws), self.segment_frac is None
         perturbed, plain = (replays[:n], [own, *replays[n:]]) if is_whole else (replays[1::2], replays[::2])
-        self._put_prediction(results, own, perturbed, plain)
+        self._predict(results, own, perturbed, plain)
         own_run = results.figures
         near = near_capacity(self.scenario, self.load, own_run.load.nominal_per_s, own_run.service_s, self.draws)
         chance = None if near is None else near.probability
@@ -175,9 +175,7 @@ class _Replays:
         if results.basis is not None:
             self._decide(results, own, perturbed, plain)
 
-    def _put_prediction(
-        self, results: Results, own: Replay, perturbed: Sequence[Replay], plain: Sequence[Replay]
-    ) -> None:
+    def _predict(self, results: Results, own: Replay, perturbed: Sequence[Replay], plain: Sequence[Replay]) -> None:
         """Put the latencies of other loads and costs, and the attainment of the runs with predicted costs."""
         run, ordered = own.figures, [replay.figures for replay in perturbed]
         if self.segment_frac is None:

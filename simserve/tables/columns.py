@@ -81,10 +81,8 @@ class Lists:
 
 
 def bounds(groups: NDArray[Any], n: int) -> Ints:
-    """Return where the rows of each of n groups begin in a sorted column, and their end, `(n + 1,)`.
-
-    The numbers have the column's type, as numpy would convert all of it to another.
-    """
+    """Return where the rows of each of n groups begin in a sorted column, and their end, `(n + 1,)`. The numbers have
+    the column's type, as numpy would convert all of it to another."""
     return np.searchsorted(groups, np.arange(n + 1, dtype=groups.dtype))
 
 

@@ -1,6 +1,5 @@
 """Folder: the result folder of each command. A result is written beside its place and swapped in whole; the earlier one
-stays until then.
-"""
+stays until then."""
 
 import errno
 import os
@@ -78,10 +77,8 @@ OLDER = b'{"answer":"older than the runs below"}\n'
 
 @contextmanager
 def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
-    """Yield an empty folder to fill; if the block succeeds, it replaces `directory`, otherwise it is removed.
-
-    Raises OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written.
-    """
+    """Yield an empty folder to fill; if the block succeeds, it replaces `directory`, otherwise it is removed. Raises
+    OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written."""
     check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises for cyclic links
     with _plain_error(directory, kind), new_folders(place.parent), partial_folder(place) as partial:
@@ -168,9 +165,7 @@ def check_workbook_file(path: Path) -> None:
             f"{path}: must be in a folder, got no folder {path.parent}; make it, or choose another --xlsx"
         )
     names = {entry.name for entry in path.parent.iterdir()}
-    kind = next(
-        (kind for kind in KINDS if kind.required_files <= names <= kind.files and path.name not in kind.files), None
-    )
+    kind = next((one for one in KINDS if one.required_files <= names <= one.files and path.name not in one.files), None)
     if kind is not None:  # the command would refuse to write there again
         rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
         raise OutputError(f"{path}: {rule}; choose another --xlsx")

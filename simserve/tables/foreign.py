@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import OutputError
 from simserve.input_files import MOST_TEXT_CHARACTERS, open_file
-from simserve.tables.columns import Columns, Lists, Meaning, joined
+from simserve.tables.columns import Columns, Ints, Lists, Meaning, joined
 
 RULES: Mapping[Meaning, tuple[str, str]] = {
     "number": ("must be numbers", "write it as int64 or double"),
@@ -192,11 +192,9 @@ def _plain(array: Any) -> Any:
     return array.cast(array.type.value_type) if pa.types.is_dictionary(array.type) else array
 
 
-def _words(array: Any, most_characters: int, is_cut: bool = False) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return the different texts of an array, and which of them each row has; whole numbers count as text.
-
-    A long text is cut or refused here, before it is copied to all of its rows.
-    """
+def _words(array: Any, most_characters: int, is_cut: bool = False) -> tuple[list[str | None], Ints]:
+    """Return the different texts of an array, and which of them each row has; whole numbers count as text. A long text
+    is cut or refused here, before it is copied to all of its rows."""
     if not _is_text(array.type):
         array = _plain(array)
         array = array if pa.types.is_null(array.type) else array.cast(pa.int64())

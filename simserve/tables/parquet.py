@@ -40,10 +40,8 @@ _ENCODINGS = {"float": "BYTE_STREAM_SPLIT"} | dict.fromkeys(("int32", "int64", "
 def write_table(
     path: Path, fields: tuple[Field, ...], columns: Columns, extra: Mapping[str, str] | None = None
 ) -> None:
-    """Write columns as one file; `extra` goes into its metadata under the names `simserve.<key>`.
-
-    The same columns always give the same bytes. Raises OSError if the disk refuses.
-    """
+    """Write columns as one file; `extra` goes into its metadata under the names `simserve.<key>`. The same columns
+    always give the same bytes. Raises OSError if the disk refuses."""
     release(columns)
     n_rows = n_rows_of(columns)
     lists = [column for column in columns.values() if isinstance(column, Lists)]
@@ -51,27 +49,18 @@ def write_table(
     group_rows = min(GROUP_ROWS, max(1, GROUP_IDS * n_rows // max(1, n_ids)))
     parts = iter((columns,)) if lists or not n_rows else pieces(columns, GROUP_ROWS)
     arrays = _arrays(fields, next(parts))
-    metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
-        f"simserve.{key}".encode(): v.encode() for key, v in (extra or {}).items()
-    }
+    own = {f"simserve.{key}".encode(): value.encode() for key, value in (extra or {}).items()}
     schema = pa.schema(
         [
             pa.field(f.name, a.type, metadata={"unit": f.unit} if f.unit else None)
             for f, a in zip(fields, arrays, strict=True)
         ],
-        metadata=metadata,
+        metadata={SCHEMA_KEY: SCHEMA.encode()} | own,
     )
     words = [field.name for field, array in zip(fields, arrays, strict=True) if not _is_number(array)]
     numbers = {f.name: _ENCODINGS[f.kind] for f in fields if f.name not in words and f.kind in _ENCODINGS}
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=words,
-        column_encoding=numbers,
-        write_statistics=False,
-    ) as writer:
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "write_statistics": False}
+    with pq.ParquetWriter(path, schema, use_dictionary=words, column_encoding=numbers, **options) as writer:
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema), group_rows)
         del arrays
         for part in parts:

@@ -56,10 +56,8 @@ _NUMBERS = {
 
 
 def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str, str]]:
-    """Read the columns of a table by `write_table`, and its extra metadata; other columns are left alone.
-
-    A type that another tool wrote instead is converted where no value changes. Raises OutputError otherwise.
-    """
+    """Read the columns of a table by `write_table`, and its extra metadata; other columns are left alone. A type that
+    another tool wrote instead is converted where no value changes. Raises OutputError otherwise."""
     with _opened(path) as content:
         metadata = content.schema_arrow.metadata or {}
         _check(path, content, fields)

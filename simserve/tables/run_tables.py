@@ -51,10 +51,8 @@ def prefilled_at(requests: Columns, rows: Any = slice(None)) -> Ints:
 
 
 def full_steps(steps: Columns) -> Columns:
-    """Return one row per step, `(n_steps in all,)`: times and kv_tokens are exact for each step.
-
-    Blocks, queue_len and blocked_by are those at the start of the step run; its chunks belong to its first step.
-    """
+    """Return one row per step, `(n_steps in all,)`: times and kv_tokens are exact for each step. Blocks, queue_len and
+    blocked_by are those at the start of the step run; its chunks belong to its first step."""
     n_steps = steps["n_steps"]
     row = np.repeat(np.arange(len(n_steps)), n_steps)
     place = counted_up(0, n_steps)

@@ -58,10 +58,8 @@ def recover(place: Path) -> None:
 
 @contextmanager
 def partial_folder(place: Path) -> Iterator[Path | None]:
-    """Make the folder in which the result of a place is written, and remove it; None while another process writes.
-
-    A folder that a dead process has left there is removed.
-    """
+    """Make the folder in which the result of a place is written, and remove it; None while another process writes. A
+    folder that a dead process has left there is removed."""
     partial = place.with_name(f".{place.name}.partial")
     while True:
         with suppress(FileExistsError):

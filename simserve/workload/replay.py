@@ -111,10 +111,8 @@ def _capped(trace: Trace, session: Ints, max_gap_s: float) -> Trace:
 
 @dataclass(frozen=True)
 class RecordedSessions:
-    """Sessions of a recording, begun by an arrival process or by users, in the order of the file, again and again.
-
-    A session shares no prefix with others, nor with itself when it is played again.
-    """
+    """Sessions of a recording, begun by an arrival process or by users, in the order of the file, again and again. A
+    session shares no prefix with others, nor with itself when it is played again."""
 
     trace: Trace
     """Rows session by session, at the times of the recording."""

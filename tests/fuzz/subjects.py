@@ -11,7 +11,7 @@ import yaml
 
 from simserve import load_scenario
 from simserve.cost.calibration import calibration_path
-from simserve.study.check.same_question import portable
+from simserve.study.check.baseline import portable
 from simserve.workload.size import expected_requests
 from tests.cli.scenarios import write_scenario
 from tests.fuzz.configs import KEYS, config_of

@@ -9,8 +9,8 @@ import pytest
 from simserve import load_scenario, simulate
 from simserve.lab.fitted_log import LogFit
 from simserve.lab.log_fit import fit_files
+from simserve.lab.log_groups import ReplayedSteps
 from simserve.lab.server import Server
-from simserve.lab.step_errors import ReplayedSteps
 from simserve.metrics.results import Results
 from simserve.workload.readers.logs.steps import is_steps, read_steps
 from tests.cli.invoke import invoke

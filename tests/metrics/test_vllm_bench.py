@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import simserve
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.results import Results
-from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_in_one_second
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_in_a_second
 from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, in_pieces, random_story, run_facts, tables
 
@@ -126,9 +126,9 @@ def test_when_nothing_is_completed_all_is_zero_as_in_vllm() -> None:
 
 
 def test_a_request_counts_in_every_second_that_it_touches() -> None:
-    assert most_in_one_second(np.array([5.0, 6.1, 6.5]), np.array([6.0, 6.2, 6.9])) == 3
-    assert most_in_one_second(np.array([5.0, 6.1, 7.5]), np.array([5.9, 6.2, 7.6])) == 1
-    assert most_in_one_second(np.array([]), np.array([])) == 0
+    assert most_in_a_second(np.array([5.0, 6.1, 6.5]), np.array([6.0, 6.2, 6.9])) == 3
+    assert most_in_a_second(np.array([5.0, 6.1, 7.5]), np.array([5.9, 6.2, 7.6])) == 1
+    assert most_in_a_second(np.array([]), np.array([])) == 0
 
 
 @settings(max_examples=examples(60))
@@ -160,7 +160,7 @@ def test_the_most_in_one_second_is_that_of_putting_every_request_into_each_of_it
     for first, last in zip(start_s - start_s.min(), end_s - start_s.min(), strict=True):
         for second in range(int(first), int(last) + 1):
             present[second] += 1
-    assert most_in_one_second(start_s, end_s) == max(present)
+    assert most_in_a_second(start_s, end_s) == max(present)
 
 
 @pytest.mark.parametrize(("first_ps", "growth_ps", "n"), [(S // 10, S // 100, 50), (S // 4, -S // 100, 22)])

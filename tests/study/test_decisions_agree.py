@@ -10,7 +10,7 @@ from simserve.metrics.answers.comparison import NoDecision
 from simserve.metrics.answers.sweep import PointOfSweep
 from simserve.metrics.answers.sweep_runs import read_run
 from simserve.metrics.decision import DEFAULT_EFFORT, Effort
-from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.study.capacity.fleet_size import study_fleet_size
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study_rate

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario, simulate
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 

@@ -16,7 +16,6 @@ from simserve.metrics.results import Results
 from simserve.metrics.tails import Sample
 from simserve.study import precision
 from simserve.study.intervals import mean_of, percentile_of, share_of
-from simserve.study.measures import MEASURES
 from simserve.study.precision import (
     FIRST_SEEDS,
     RECORDED,
@@ -25,6 +24,7 @@ from simserve.study.precision import (
     estimate,
     wanted_runs,
 )
+from simserve.study.run_figures import MEASURES
 from simserve.study.slo_answer import MOST_SEEDS
 from tests.cli.scenarios import write_scenario
 from tests.summaries import summary_of

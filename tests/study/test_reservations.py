@@ -13,10 +13,9 @@ from simserve.report.sweep.words import warnings as words_of
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import study
 from simserve.study.compare.compare import compare, read_side
-from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.fleet_search import FleetSearch
-from simserve.study.plan.options import Fleets, Option
+from simserve.study.plan.options import Demand, Fleets, Option
 from simserve.study.plan.outcome import Bounds, OptionOutcome, settled, sized
 from simserve.study.plan.plan import PlanQuestion, planned
 from simserve.study.run_seeds import Run

@@ -12,7 +12,7 @@ from simserve.workload.draws import draw_prefixes, generate
 from simserve.workload.info import sharing
 from simserve.workload.lengths.fixed import Fixed
 from simserve.workload.load import offered_load
-from simserve.workload.prefixes.base import DrawLengths, PrefixStructure, prepended
+from simserve.workload.prefixes.base import DrawLengths, PrefixStructure, prefixed
 from simserve.workload.prefixes.conversations import Conversations
 from simserve.workload.prefixes.documents import Documents
 from simserve.workload.prefixes.shared import Shared
@@ -179,7 +179,7 @@ class Theirs(PrefixStructure):
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
         lengths_of_all = lengths(len(arrival_s))
-        trace = prepended(arrival_s, lengths_of_all, np.zeros(len(arrival_s), np.int64), prefixes(*[[0]] * 3))
+        trace = prefixed(arrival_s, lengths_of_all, np.zeros(len(arrival_s), np.int64), prefixes(*[[0]] * 3))
         return Trace(**(vars(trace) | self.columns))
 
 

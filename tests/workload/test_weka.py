@@ -14,7 +14,7 @@ from simserve import Scenario, simulate
 from simserve.errors import ScenarioError, TraceError
 from simserve.servers.load import load_of
 from simserve.study.fleet import at_scale
-from simserve.study.plan.demand import demand_of
+from simserve.study.plan.options import demand_of
 from simserve.workload.load import Load, offered_load
 from simserve.workload.readers import detect, read_recording, read_trace
 from simserve.workload.readers.logs import read_log, weka

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simserve.cost.forms.base import Coefficient, Form
+from simserve.tables.columns import Flags, Floats
 
 F = TypeVar("F", bound=Form)
 
@@ -27,10 +27,7 @@ def fixed(value: float) -> Coefficient:
 
 
 def fit_form(
-    form: type[F],
-    seconds: Callable[[F], Any],
-    measured: NDArray[np.float64],
-    bounds: Mapping[str, Coefficient] | None = None,
+    form: type[F], seconds: Callable[[F], Any], measured: Floats, bounds: Mapping[str, Coefficient] | None = None
 ) -> F:
     """Return the coefficients, within the form's own bounds or others, that bring `seconds`, `(n_rows,)`, closest to
     the measured ones. Deterministic."""
@@ -39,10 +36,10 @@ def fit_form(
     scale = {name: max(abs(bounds[name][0]), 1e-30) for name in free}
     given = {name: start for name, (start, least, most) in bounds.items() if least == most}
 
-    def at(values: NDArray[np.float64]) -> F:
+    def at(values: Floats) -> F:
         return form(**given, **{name: float(v) * scale[name] for name, v in zip(free, values, strict=True)})
 
-    def residuals(values: NDArray[np.float64]) -> Any:
+    def residuals(values: Floats) -> Any:
         return np.log(np.asarray(seconds(at(values)), np.float64) / measured)
 
     start, least, most = (np.array([bounds[name][i] / scale[name] for name in free]) for i in range(3))
@@ -55,7 +52,7 @@ def rounded(form: F) -> F:
     return type(form)(**{f.name: float(f"{getattr(form, f.name):.{DIGITS}g}") for f in fields(form)})
 
 
-def held_out(rows: pd.DataFrame, keys: Sequence[str], share: float = 0.3) -> NDArray[np.bool_]:
+def held_out(rows: pd.DataFrame, keys: Sequence[str], share: float = 0.3) -> Flags:
     """Mark whole shapes as held out, `(n_rows,)`, by a hash of `keys`, so always the same ones."""
     shapes = _shapes(rows, keys)
     chosen = {shape: _hash_frac(shape) < share for shape in sorted(set(shapes))}
@@ -94,7 +91,7 @@ class Residuals:
     p95: float
 
     @classmethod
-    def of(cls, predicted: Any, measured: NDArray[np.float64]) -> "Residuals":
+    def of(cls, predicted: Any, measured: Floats) -> "Residuals":
         """Compare seconds, `(n_rows,)` each."""
         ratio = np.asarray(predicted, np.float64) / measured
         error = np.abs(ratio - 1)

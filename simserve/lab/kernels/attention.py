@@ -47,11 +47,8 @@ Seconds = Callable[[Any, pd.DataFrame], Any]
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
-    """Fit each operation and dtype of the cache.
-
-    `dtype` is the cache's. Where a cache was measured under prefill in both 16 and 8 bits, the latter is named
-    "fp8/fp8".
-    """
+    """Fit each operation and dtype of the cache. `dtype` is the cache's. Where a cache was measured under prefill in
+    both 16 and 8 bits, the latter is named "fp8/fp8"."""
     return [
         *_fit_prefill(rows_of(table, "prefill_attention"), gpu),
         *_fit_decode(rows_of(table, "decode_attention"), gpu),

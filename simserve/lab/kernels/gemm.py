@@ -37,7 +37,6 @@ MOST_ROWS = 6000
 
 FEWEST = 60
 
-
 BY_ROWS = {"split_s": fixed(0.0), "chooses": fixed(0.0), "empty_share": Coefficient(0.3, 0.0, 2.0)}
 """Bounds where m chooses the tile, and empty rows cost something above 64 rows."""
 

@@ -98,11 +98,9 @@ def check_card(device: Device, gpu: GpuSpec) -> None:
     """Refuse to measure a card under the name of another. Raises CalibrationError."""
     far = abs(device.memory_bytes / gpu.hbm_bytes - 1) > SAME_MEMORY_FRAC
     if device.n_sms != gpu.n_sms or far:
-        wanted = f"{gpu.name} ({gpu.n_sms} SMs, {gpu.hbm_bytes / 2**30:.0f} GiB)"
+        named = f"{gpu.name} ({gpu.n_sms} SMs, {gpu.hbm_bytes / 2**30:.0f} GiB)"
         got = f"{device.name} ({device.n_sms} SMs, {device.memory_bytes / 2**30:.0f} GiB)"
-        raise CalibrationError(
-            f"lab measure: the card at hand must be {wanted}, got {got}; name its GPU of the catalog"
-        )
+        raise CalibrationError(f"lab measure: the card at hand must be {named}, got {got}; name its GPU of the catalog")
 
 
 def partial_path(table: Path) -> Path:
@@ -118,9 +116,7 @@ def measure(
     progress: Callable[[Measurement], None] = lambda _: None,
 ) -> Measurement:
     """Time the shapes that a partial table lacks, for about `limit_s`, and name the table as asked when none is left.
-
-    Each row is in the file before the next shape begins. Raises CalibrationError, OutputError.
-    """
+    Each row is in the file before the next shape begins. Raises CalibrationError, OutputError."""
     until = monotonic() + limit_s
     result = Measurement(len(shapes))
     with _started(table, device.name) as (file, rows):

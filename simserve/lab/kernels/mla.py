@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.mla import CACHED, KEY_WIDTH, LATENT, PAIR_WIDTH, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
+from simserve.tables.columns import Floats
 
 LEAST_PROMPT = 16
 """Fewest tokens of a prompt; shorter ones take the kernels of decode."""
@@ -45,10 +45,10 @@ class MlaRows:
 
     dtype: str
     kv_dtype: str
-    n_heads: NDArray[np.float64]
-    batch: NDArray[np.float64]
-    tokens: NDArray[np.float64]
-    width: NDArray[np.float64]
+    n_heads: Floats
+    batch: Floats
+    tokens: Floats
+    width: Floats
     """Multiplications per pair and head, relative to PAIR_WIDTH."""
 
     def seconds(self, form: Any, gpu: GpuSpec) -> Any:

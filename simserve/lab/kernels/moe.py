@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of
+from simserve.tables.columns import Flags
 
 SHARED = "+ep"
 """Suffix of a KernelFit's dtype for layers with experts shared among GPUs, where those use another kernel."""
@@ -38,10 +37,8 @@ NOT_GATED = {(2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120)}
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
-    """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel.
-
-    The kernel measured for the most models counts. Whole models are held out.
-    """
+    """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel. The kernel measured for
+    the most models counts. Whole models are held out."""
     rows = rows_of(table, "moe")
     rows = rows.assign(kernel=rows["kernel"].fillna("") if "kernel" in rows else "")
     fits = []
@@ -57,9 +54,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[KernelFit]:
 
 def _kernel(rows: pd.DataFrame) -> str | None:
     """Return the kernel measured for the most models, or a faster one of the same layers, which servers are set to use.
-
-    The first by name on a tie.
-    """
+    The first by name on a tie."""
     if rows.empty:
         return None
     usual = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size().idxmax()
@@ -77,7 +72,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelF
         return None
     measured = kept["latency_s"].to_numpy()
 
-    def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> Any:
+    def seconds(form: MoeLayer, chosen: Flags) -> Any:
         part = kept[chosen]
         load = ExpertLoad(*(part[column].to_numpy() for column in LOAD))
         inter = (part["inter"] / part["tensor"]).to_numpy()
@@ -87,7 +82,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> KernelF
     return KernelFit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))
 
 
-def _held_out(rows: pd.DataFrame) -> NDArray[np.bool_]:
+def _held_out(rows: pd.DataFrame) -> Flags:
     """Mark whole models as held out; ways to divide them where there are few models or the hash selects none."""
     models = held_out(rows, SHAPE)
     few = len(rows.drop_duplicates(SHAPE)) < FEWEST_SHAPES

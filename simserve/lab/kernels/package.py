@@ -111,7 +111,7 @@ def _of_mla_model(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.model == MLA_MODEL] if "model" in rows else rows
 
 
-def _of_sparse_models(rows: pd.DataFrame) -> pd.DataFrame:
+def _of_sparse(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.model.isin(SPARSE_MODELS) & ~rows.op_name.str.contains("skip_indexer")]
 
 
@@ -213,12 +213,8 @@ FILES = (
     TimingFile("mla", "generation_mla_perf", "mla_decode", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
     TimingFile("mla", "mla_context_module_perf", "mla_prefill_module", MLA, {**MLA_DTYPES, **PROMPT}, _of_mla_model),
     TimingFile("mla", "mla_generation_module_perf", "mla_decode_module", MLA, {**MLA_DTYPES, **CONTEXT}, _of_mla_model),
-    TimingFile(
-        "sparse_attention", "dsa_context_module_perf", "sparse_prefill_module", CHUNK, SPARSE, _of_sparse_models
-    ),
-    TimingFile(
-        "sparse_attention", "dsa_generation_module_perf", "sparse_decode_module", CHUNK, SPARSE, _of_sparse_models
-    ),
+    TimingFile("sparse_attention", "dsa_context_module_perf", "sparse_prefill_module", CHUNK, SPARSE, _of_sparse),
+    TimingFile("sparse_attention", "dsa_generation_module_perf", "sparse_decode_module", CHUNK, SPARSE, _of_sparse),
     TimingFile("linear_attention", "gdn_perf", "gdn_prefill", PROMPTS, STATE, partial(whole_layers, "context")),
     TimingFile("linear_attention", "gdn_perf", "gdn_decode", PROMPTS, STATE, partial(whole_layers, "generation")),
 )

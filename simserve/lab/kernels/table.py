@@ -53,9 +53,7 @@ MOST_ROWS = 10_000_000
 
 def read_timings(path: Path) -> pd.DataFrame:
     """Read a CSV or parquet table of timings: `op`, the columns of SHAPES for that op, `latency_s`, optional `kernel`.
-
-    Raises CalibrationError.
-    """
+    Raises CalibrationError."""
     if not path.is_file():
         raise CalibrationError(f"{path}: no such file; give a CSV or parquet table of kernel timings")
     try:

@@ -16,10 +16,8 @@ MOST_CALLS = 256
 
 
 def kernel_of(shape: Shape, device: str, cold_bytes: float) -> tuple[str, Calls]:
-    """Return the name of the kernel and calls with inputs of `cold_bytes` together, if not one is as large.
-
-    Values are normal: a card draws less power, and clocks higher, on zeros.
-    """
+    """Return the name of the kernel and calls with inputs of `cold_bytes` together, if not one is as large. Values are
+    normal: a card draws less power, and clocks higher, on zeros."""
     return MAKERS[shape["op"]](shape, device, cold_bytes)
 
 

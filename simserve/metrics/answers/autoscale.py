@@ -21,8 +21,7 @@ from simserve.metrics.answers.struct import (
     UsdPerHour,
     VersionedAnswer,
 )
-from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.summary_schema import Slo
+from simserve.metrics.summary_schema import DecisionJson, Slo
 
 Hours = Annotated[summary_schema.Measured, FINITE, Column("amount", "float", "h")]
 

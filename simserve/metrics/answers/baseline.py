@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from simserve.metrics.answers.parts import Positive
 from simserve.metrics.answers.struct import Struct
@@ -18,10 +18,8 @@ def looks_until(n_seeds: int) -> tuple[int, ...]:
     return (*(n for n in LOOKS if n < n_seeds), n_seeds)
 
 
-class BaselineSection(Struct):
+class BaselineSection(Struct, extra="forbid"):
     """Base of the sections of the file: no unknown key."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Rate(BaselineSection):
@@ -44,10 +42,8 @@ class Crowd(BaselineSection):
     """[share] Requests of each seed that do, on a server as slow as the SLO allows."""
 
 
-class LoadFacts(Struct):
+class LoadFacts(Struct, extra="allow"):
     """Means over the first 32 seeds at one load; null where unknown."""
-
-    model_config = ConfigDict(extra="allow")
 
     scale: Signed = None
     """Multiple of the scenario's rates."""

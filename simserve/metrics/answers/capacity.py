@@ -10,8 +10,7 @@ from simserve.metrics.answers.capacity_loads import LoadCurve, ProbedLoad, Searc
 from simserve.metrics.answers.parts import NominalLoad, ScenarioName
 from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.struct import StudyAnswer
-from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.summary_schema import Share, Slo
+from simserve.metrics.summary_schema import DecisionJson, Share, Slo
 
 ASKED = Field(alias="asked")
 Probed = Annotated[Sequence[ProbedLoad], Field(min_length=1)]

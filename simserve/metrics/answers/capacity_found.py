@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from simserve.metrics.answers.capacity_loads import Attained, SearchEnd
-from simserve.metrics.answers.over_runs import NearCapacityJson
-from simserve.metrics.answers.parts import Bounded, FoundLoad, Limit, StudiedFleet
+from simserve.metrics.answers.parts import Bounded, FoundLoad, Limit, NearCapacityJson, StudiedFleet
 from simserve.metrics.answers.struct import Ratio, Share, Struct
-from simserve.metrics.decision_json import Cause, Word
-from simserve.metrics.summary_schema import Count, Measured, Number, Size
+from simserve.metrics.summary_schema import Cause, Count, Measured, Number, Size, Word
 from simserve.metrics.summary_schema import Share as KnownShare
 
 

@@ -8,8 +8,7 @@ from pydantic import Field
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import Bounded
 from simserve.metrics.answers.struct import AS_GIVEN, FINITE, Column, Count, PerS, Share, Struct, Text, titled
-from simserve.metrics.decision_json import Word
-from simserve.metrics.summary_schema import Amount, Measured, Number
+from simserve.metrics.summary_schema import Amount, Measured, Number, Word
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.parts import DrawnLoad, Verdict
 from simserve.metrics.answers.struct import FINITE, Column, Flag, Name, PerS, Signed, Struct, StudyAnswer
-from simserve.metrics.decision_json import Cause, DecisionJson
-from simserve.metrics.summary_schema import Count, Share
+from simserve.metrics.summary_schema import Cause, Count, DecisionJson, Share
 
 Ends = Annotated[Annotated[Sequence[summary_schema.Signed], Field(min_length=2, max_length=2)] | None, FINITE]
 """Low and high."""

@@ -12,8 +12,7 @@ from simserve.metrics.answers.plan_option import PlanOption
 from simserve.metrics.answers.pools import StudiedPool
 from simserve.metrics.answers.resilience import ResilienceAnswer
 from simserve.metrics.answers.struct import Struct, VersionedAnswer
-from simserve.metrics.decision_json import EARLIER, DecisionJson
-from simserve.metrics.summary_schema import Slo
+from simserve.metrics.summary_schema import EARLIER, DecisionJson, Slo
 
 
 class PlanAnswer(VersionedAnswer):

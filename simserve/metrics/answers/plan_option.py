@@ -22,7 +22,7 @@ from simserve.metrics.answers.struct import (
     Text,
     titled,
 )
-from simserve.metrics.decision_json import Cause
+from simserve.metrics.summary_schema import Cause
 
 SAME_FRAC = 1e-9
 """Relative difference of costs that rounding leaves."""

@@ -9,8 +9,7 @@ from simserve.metrics import summary_schema
 from simserve.metrics.answers import struct
 from simserve.metrics.answers.parts import Index, Interval, ScenarioName
 from simserve.metrics.answers.struct import FINITE, Column, Struct, VersionedAnswer
-from simserve.metrics.decision_json import DecisionJson
-from simserve.metrics.summary_schema import Amount, Count, Share, Slo
+from simserve.metrics.summary_schema import Amount, Count, DecisionJson, Share, Slo
 
 Group = tuple[int, int]
 """Replicas that serve, and warm spares beside them."""

@@ -5,21 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationInfo,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, ValidationInfo, WrapValidator, model_validator
 
 from simserve.errors import OutputError
 from simserve.metrics import summary_schema
 from simserve.metrics.answers.shown import Shown
-from simserve.metrics.decision_json import Ratio as Capped
+from simserve.metrics.summary_schema import Ratio as Capped
 from simserve.tables.fields import Field as TableField
 from simserve.tables.fields import Kind
 from simserve.tables.schema import SCHEMA
@@ -81,11 +72,9 @@ Tokens = Annotated[summary_schema.Measured, FINITE, Column("whole", "float", "to
 Ratio = Annotated[Capped | None, FINITE, Column("ratio", "float")]
 
 
-class Struct(BaseModel):
+# deferred, as most commands read no answer back; by name, where a key of the file is no term of the field
+class Struct(BaseModel, frozen=True, defer_build=True, populate_by_name=True):
     """A frozen record; keys of a later version are ignored, and None stands for what is not known."""
-
-    # deferred, as most commands read no answer back; by name, where a key of the file is no term of the field
-    model_config = ConfigDict(frozen=True, defer_build=True, populate_by_name=True)
 
     only_set: ClassVar[bool] = False
     """JSON leaves out what was not set."""

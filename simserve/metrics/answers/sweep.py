@@ -11,8 +11,7 @@ from simserve.metrics.answer import AnswerJson, Attained
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Index, Interval, NominalLoad, PricedFleet
 from simserve.metrics.answers.struct import Column, Flag, Struct, VersionedAnswer
-from simserve.metrics.decision_json import EARLIER, DecisionJson, Word
-from simserve.metrics.summary_schema import Slo
+from simserve.metrics.summary_schema import EARLIER, DecisionJson, Slo, Word
 
 PointStatus = Literal["finished", "partly", "failed"]
 

@@ -4,8 +4,8 @@ from simserve.metrics.answers.capacity import ReplicasCapacity
 from simserve.metrics.answers.capacity_found import FoundReplicas
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
-from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
+from simserve.metrics.summary_schema import EARLIER
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS

@@ -7,8 +7,8 @@ from simserve.metrics.answers.capacity import CapacityStudy, ConcurrencyCapacity
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate, FoundSplit
 from simserve.metrics.answers.capacity_loads import LATENCIES, ProbedLoad
 from simserve.metrics.answers.parts import FoundLoad
-from simserve.metrics.decision_json import EARLIER
 from simserve.metrics.goal import probability
+from simserve.metrics.summary_schema import EARLIER
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, Searched, limited
 from simserve.report.document import Table
 from simserve.report.formats import NONE, SHORT, count, goal, interval, listed, plural, rate, seconds, share, slo_terms

@@ -3,18 +3,9 @@
 from simserve.metrics.answers.capacity_found import FoundClients, FoundRate
 from simserve.metrics.answers.capacity_loads import ProbedLoad
 from simserve.metrics.answers.parts import Bounded
+from simserve.report.capacity import load_curve
 from simserve.report.capacity.frame import CapacityHead, capacity_document, page_table, tail_tiles
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart, latency_chart
-from simserve.report.capacity.load_curve import (
-    CLIENTS,
-    UNITS,
-    LoadUnit,
-    Searched,
-    alone_rows,
-    knee_latencies,
-    limited,
-    sentences,
-)
 from simserve.report.capacity.rate import (
     SHOWN,
     between,
@@ -35,20 +26,20 @@ from simserve.report.formats import SHORT, count, plural, rate, seconds
 from simserve.report.nominal_load import drawn
 
 
-def tell(result: Searched) -> Document:
+def tell(result: load_curve.Searched) -> Document:
     """Return all that the answer tells."""
-    unit = UNITS[result.question]
-    brief = (sentence(result), " ".join(sentences(result, unit)), load_rows(result))
+    unit = load_curve.UNITS[result.question]
+    brief = (sentence(result), " ".join(load_curve.sentences(result, unit)), load_rows(result))
     note = "Highest load that meets the goal for one criterion alone."
-    binds = [Chapter("binds", "What binds", [alone_rows(result, unit)], note)] if result.alone else []
+    binds = [Chapter("binds", "What binds", [load_curve.alone_rows(result, unit)], note)] if result.alone else []
     return capacity_document(result, _head(result, unit), (curves(result, unit), *binds, _probed(result)), brief)
 
 
-def _head(result: Searched, unit: LoadUnit) -> CapacityHead:
+def _head(result: load_curve.Searched, unit: load_curve.LoadUnit) -> CapacityHead:
     answer = result.answer
     if answer is None:
         last, is_met = stopped_at(result), result.state == "every load"
-        end = unit.format(last.scale if unit is CLIENTS else last.offered_per_s)
+        end = unit.format(last.scale if unit is load_curve.CLIENTS else last.offered_per_s)
         title = f"Holds at every load up to {end}" if is_met else f"Does not hold even at {end}"
         state = ("met" if last.decision == "met" else "edge") if is_met else "missed"
         return CapacityHead(state, title, sentence(result))
@@ -61,7 +52,7 @@ def _head(result: Searched, unit: LoadUnit) -> CapacityHead:
     return CapacityHead(state, title, lead, _tiles(result, answer, unit))
 
 
-def _tiles(result: Searched, answer: FoundRate | FoundClients, unit: LoadUnit) -> list[Tile]:
+def _tiles(result: load_curve.Searched, answer: FoundRate | FoundClients, unit: load_curve.LoadUnit) -> list[Tile]:
     if result.question == "concurrency" and result.answer is not None:
         tokens = f"{rate(result.answer.output_tokens_per_s)} output tokens/s"
         first = Tile("Throughput", f"{rate(result.answer.requests_per_s)}/s", [tokens])
@@ -82,9 +73,9 @@ def _tile_of(label: str, paid: Bounded | None, below: str) -> Tile | None:
     return None if paid is None else Tile(label, rate(paid.value), ["requests", below])
 
 
-def _knee_tile(result: Searched, unit: LoadUnit) -> list[Tile]:
+def _knee_tile(result: load_curve.Searched, unit: load_curve.LoadUnit) -> list[Tile]:
     """Return the lowest knee."""
-    loads = {name: unit.of(result.knees[name]) for name in knee_latencies(result)}
+    loads = {name: unit.of(result.knees[name]) for name in load_curve.knee_latencies(result)}
     knees = {name: at for name, at in loads.items() if at is not None}
     if not knees:
         return []
@@ -92,12 +83,12 @@ def _knee_tile(result: Searched, unit: LoadUnit) -> list[Tile]:
     return [Tile("Knee", unit.bare(knees[first]), [f"p99 {SHORT[first]} doubles its light-load value"])]
 
 
-def _with_seeds(result: Searched, n_seeds: int) -> list[ProbedLoad]:
+def _with_seeds(result: load_curve.Searched, n_seeds: int) -> list[ProbedLoad]:
     """Return the loads with all seeds of the answer."""
     return [point for point in result.points if point.n_runs == n_seeds]
 
 
-def _crossing(result: Searched, unit: LoadUnit) -> list[ProbedLoad]:
+def _crossing(result: load_curve.Searched, unit: load_curve.LoadUnit) -> list[ProbedLoad]:
     """Return in order the loads with the answer's seeds, and those of the curve that are not near it."""
     if result.answer is None or not result.curve:
         return list(result.points)
@@ -109,13 +100,13 @@ def _crossing(result: Searched, unit: LoadUnit) -> list[ProbedLoad]:
     return sorted([*far, *near], key=unit.of)
 
 
-def _latency(result: Searched, name: str, loads: LoadAxis) -> Figure | None:
+def _latency(result: load_curve.Searched, name: str, loads: LoadAxis) -> Figure | None:
     knee = loads.unit.of(result.knees[name]) if name in result.knees else None
     slo = None if result.slo_classes else result.slo.get(name)
     return latency_chart(result.curve or result.points, name, loads, {"slo": slo, "knee": knee})
 
 
-def curves(result: Searched, unit: LoadUnit) -> Chapter:
+def curves(result: load_curve.Searched, unit: load_curve.LoadUnit) -> Chapter:
     """Return a chart per latency, and the chart of attainment with the answer."""
     loads = LoadAxis(unit, None if result.answer is None else result.answer.load)
     keys: list[Key] = [
@@ -135,7 +126,7 @@ def curves(result: Searched, unit: LoadUnit) -> Chapter:
             "No run had any.",
         )
         for name in SHORT
-        if name in limited(result) or name in SHOWN
+        if name in load_curve.limited(result) or name in SHOWN
     ]
     crossed = _crossing(result, unit)
     note = "Share of requests that met every SLO, with its 95% CI. The answer is where it crosses the goal."
@@ -154,7 +145,7 @@ def curves(result: Searched, unit: LoadUnit) -> Chapter:
     return Chapter("curves", "Latency and attainment against load", [SideBySide(latencies), crossing], intro)
 
 
-def _latency_note(result: Searched, name: str, unit: LoadUnit) -> str:
+def _latency_note(result: load_curve.Searched, name: str, unit: load_curve.LoadUnit) -> str:
     knee = result.knees.get(name)
     if knee is None:
         return f"p50 and p99 by load.{_without(result, name)}"
@@ -163,13 +154,13 @@ def _latency_note(result: Searched, name: str, unit: LoadUnit) -> str:
     return f"Knee: p99 doubles its light-load value ({seconds(knee.light_s)}) {where}.{_without(result, name)}"
 
 
-def _without(result: Searched, name: str) -> str:
+def _without(result: load_curve.Searched, name: str) -> str:
     """Return how many loads of a chart no request finished at; empty where there are none."""
     n = sum(point.latency_s(name, "p99") is None for point in result.curve or result.points)
     return f" {plural(n, 'load')} without one {'is' if n == 1 else 'are'} not drawn." if n else ""
 
 
-def _probed(result: Searched) -> Chapter:
+def _probed(result: load_curve.Searched) -> Chapter:
     """Return the table of all loads that ran."""
     rows = load_rows(result)
     total = sum(point.n_requests for point in result.points)

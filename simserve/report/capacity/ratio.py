@@ -75,10 +75,7 @@ def _row(each: SplitRate) -> Sequence[str]:
 def tell(result: RatioCapacity) -> Document:
     """Return all that the answer tells."""
     note = "Highest rate that meets the goal, by replicas of prefill : decode, with its 95% CI; the best is filled."
-    keys = [
-        ("dot k1", "a split"),
-        *([("dash k0", "the same GPUs without disaggregation")] if result.together else []),
-    ]
+    keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs without disaggregation")] if result.together else [])]
     rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
     rows += [_row(each) for each in (*result.splits, *([result.together] if result.together else []))]
     table = Table.of(rows)  # the fewest prefill replicas first

@@ -6,32 +6,9 @@ from simserve.metrics.answers.baseline import LOOKS
 from simserve.metrics.answers.check import CheckAnswer, State
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.charts import Figure, axis, figure, numbers, scatter, text
-from simserve.report.check.words import (
-    changed,
-    compared_with,
-    drawn,
-    fails_first,
-    goodput_name,
-    least_found,
-    sentence,
-    statement,
-    table_rows,
-    value_text,
-    why,
-)
+from simserve.report.check import words
 from simserve.report.document import Cautions, Chapter, Command, Document, Explained, Table, Tile
-from simserve.report.formats import (
-    NONE,
-    as_sentence,
-    change_interval,
-    listed,
-    percent,
-    plural,
-    rate,
-    share,
-    signed,
-    slo_terms,
-)
+from simserve.report.formats import NONE, as_sentence, ci_95, listed, percent, plural, rate, share, signed, slo_terms
 
 TITLES: dict[State, tuple[str, str]] = {
     "unchanged": ("none", "No change"),
@@ -68,11 +45,11 @@ FINE = "Both sides have the same load, SLO and goal."
 def tell(answer: CheckAnswer, command: Sequence[str] = ()) -> Document:
     """Return all that a check tells; `command` is the command line of the check without its outputs."""
     state, title = TITLES[answer.state]
-    table = Table.of(table_rows(answer), wraps=True)
-    lead = statement(answer)
-    lead = lead if lead.startswith(goodput_name(answer)) else as_sentence(lead)
-    cause = " ".join(filter(None, (fails_first(answer), why(answer), changed(answer))))
-    setup = (cause, " ".join(filter(None, (_question(answer), compared_with(answer)))))
+    table = Table.of(words.table_rows(answer), wraps=True)
+    lead = words.statement(answer)
+    lead = lead if lead.startswith(words.goodput_name(answer)) else as_sentence(lead)
+    cause = " ".join(filter(None, (words.fails_first(answer), words.why(answer), words.changed(answer))))
+    setup = (cause, " ".join(filter(None, (_question(answer), words.compared_with(answer)))))
     return Document(
         command="check",
         name=answer.scenario.name,
@@ -92,7 +69,7 @@ def tell(answer: CheckAnswer, command: Sequence[str] = ()) -> Document:
             "scenario": answer.scenario.digest,
             "seeds": f"{answer.scenario.seed} and on, {answer.n_seeds} a side",
         },
-        brief=(sentence(answer), table),
+        brief=(words.sentence(answer), table),
         warnings=answer.warnings,
         chart=_parts_chart(answer),
     )
@@ -113,7 +90,7 @@ def _question(answer: CheckAnswer) -> str:
     classes = f"the SLOs of their classes ({listed(list(answer.slo_classes))})" if answer.slo_classes else ""
     goal = f"{answer.goal_frac * 100:.4g}% of requests meet {listed([each for each in (terms, classes) if each])}"
     lost = f"at most {percent(answer.tolerance_frac)} of it may be lost"
-    return f"{goodput_name(answer)} is the highest rate at which {goal}; {lost}."
+    return f"{words.goodput_name(answer)} is the highest rate at which {goal}; {lost}."
 
 
 def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
@@ -123,16 +100,12 @@ def _tiles(answer: CheckAnswer) -> tuple[Tile, ...]:
     goodput = [f"was {rate(answer.baseline.goodput_per_s)} req/s"]
     if loss is not None:
         rates = f"{rate(answer.baseline.goodput_per_s)} → {rate(answer.candidate.goodput_per_s)} req/s"
-        goodput = [rates, change_interval(-loss.high_frac, -loss.low_frac)]
+        goodput = [rates, ci_95(-loss.high_frac, -loss.low_frac)]
     exit_code = f"tolerance {percent(answer.tolerance_frac)}, exit code {int(not answer.passes)}"
     return (
         Tile("Decision", "Passes" if answer.passes else "Fails", [exit_code]),
-        Tile(goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
-        Tile(
-            f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s",
-            share(now),
-            [f"was {share(before)}{points}"],
-        ),
+        Tile(words.goodput_name(answer), NONE if loss is None else signed(-loss.frac), goodput),
+        Tile(f"All SLOs met at {rate(at.baseline.offered_per_s)} req/s", share(now), [f"was {share(before)}{points}"]),
         Tile("Detectable loss", NONE if loss is None else percent(loss.smallest_found_frac), ["or more"]),
         Tile("False alarms, at most", percent(answer.false_alarms_frac), ["of changes within the tolerance"]),
         Tile("Looks", str(len(answer.looks)), [f"after {listed(list(map(str, answer.looks)))} seeds a side"]),
@@ -143,16 +116,16 @@ def _at(answer: CheckAnswer) -> str:
     """Return which runs the measures are means of."""
     at = answer.at.baseline
     where = f"at the baseline's lower load, {rate(at.offered_per_s)} req/s"
-    means = f"Below {goodput_name(answer)}: means over {plural(at.n_runs, 'run')} {where}."
+    means = f"Below {words.goodput_name(answer)}: means over {plural(at.n_runs, 'run')} {where}."
     is_far = answer.load is not None and answer.load.off_text is not None  # which is among the cautions
-    return means if is_far else " ".join(filter(None, (means, drawn(answer))))
+    return means if is_far else " ".join(filter(None, (means, words.drawn(answer))))
 
 
 def _changes(answer: CheckAnswer) -> list[Chapter]:
     """Return the keys of the scenario that differ, where the answer cannot list them all."""
     if len(answer.changes) < 2:
         return []
-    pairs = [(each.key, f"{value_text(each.baseline)} → {value_text(each.candidate)}") for each in answer.changes]
+    pairs = [(each.key, f"{words.shown(each.baseline)} → {words.shown(each.candidate)}") for each in answer.changes]
     return [Chapter("changes", "Changes of the scenario", [Explained(pairs, is_wide=True)])]
 
 
@@ -162,15 +135,15 @@ def _cautions(answer: CheckAnswer) -> list[str]:
     if answer.state in ("same", "within tolerance") and answer.n_seeds <= LOOKS[0]:
         n_seeds = plural(answer.n_seeds, "seed")
         early = f"The pass rests on {n_seeds}: a change that slows only a few loads in a hundred can slip through."
-    return [*map(as_sentence, answer.warnings), *filter(None, (least_found(answer), early))]
+    return [*map(as_sentence, answer.warnings), *filter(None, (words.least_found(answer), early))]
 
 
 def _next(answer: CheckAnswer, command: Sequence[str]) -> list[Chapter]:
     intent, which = NEXT.get(answer.state, (AGAIN, "again"))
     if "--against" in command:
         intent, which = AT_REF.get(answer.state, intent), "again"
-    words = [*command]
+    parts = [*command]
     if which == "update":  # without --goal, that has the default, not the goal of the baseline
         is_given = "--goal" in command or answer.goal_frac == GOAL_FRAC
-        words += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
-    return [Chapter("next", "Next", [Command(words)], intent)] if command else []
+        parts += ["--update"] if is_given else ["--goal", str(answer.goal_frac), "--update"]
+    return [Chapter("next", "Next", [Command(parts)], intent)] if command else []

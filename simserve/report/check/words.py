@@ -9,19 +9,7 @@ from xml.etree import ElementTree
 
 from simserve.metrics.answers.baseline import Baseline
 from simserve.metrics.answers.check import CheckAnswer, PartOfSides
-from simserve.report.formats import (
-    NONE,
-    SHORT,
-    amount,
-    change_interval,
-    goal,
-    listed,
-    percent,
-    plural,
-    rate,
-    share,
-    signed,
-)
+from simserve.report.formats import NONE, SHORT, amount, ci_95, goal, listed, percent, plural, rate, share, signed
 
 WORTH_NAMING = 0.01
 """Change of a part of the time, as a share, below which it is no cause."""
@@ -66,9 +54,9 @@ def statement(answer: CheckAnswer) -> str:
     }[answer.state]
     rates = f"{rate(answer.candidate.goodput_per_s)} req/s against {rate(answer.baseline.goodput_per_s)}"
     loss = answer.loss
-    moved = f"fell {percent(loss.frac)} ({change_interval(loss.low_frac, loss.high_frac)})"
+    moved = f"fell {percent(loss.frac)} ({ci_95(loss.low_frac, loss.high_frac)})"
     if loss.frac < 0:
-        moved = f"rose {percent(-loss.frac)} ({change_interval(-loss.high_frac, -loss.low_frac)})"
+        moved = f"rose {percent(-loss.frac)} ({ci_95(-loss.high_frac, -loss.low_frac)})"
     return f"{goodput_name(answer)} {moved}{rest}: {rates}."
 
 
@@ -126,7 +114,7 @@ def changed(answer: CheckAnswer) -> str:
     texts, n_changes = [], len(answer.changes)
     if n_changes == 1:
         only = answer.changes[0]
-        texts = [f"Scenario: {only.key} {value_text(only.baseline)} → {value_text(only.candidate)}."]
+        texts = [f"Scenario: {only.key} {shown(only.baseline)} → {shown(only.candidate)}."]
     elif n_changes:
         keys = [each.key for each in answer.changes[:MOST_NAMED]]
         texts = [f"Scenario: {n_changes} keys differ, such as {listed(keys)}."]
@@ -179,7 +167,7 @@ def markdown(answer: CheckAnswer) -> str:
     if answer.changes:
         lines += ["", "Changes of the scenario:", ""]
         for each in answer.changes:
-            before, now = (_escaped(value_text(value)) for value in (each.baseline, each.candidate))
+            before, now = (_escaped(shown(value)) for value in (each.baseline, each.candidate))
             lines.append(f"- `{' '.join(each.key.replace('`', '').split())}`: {before} → {now}")
     return "\n".join(lines) + "\n"
 
@@ -220,7 +208,7 @@ def _moved_by(part: PartOfSides) -> float:
     return abs(part.change_frac or 0.0)
 
 
-def value_text(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a value of a scenario as JSON; a missing one as `nothing`."""
     if isinstance(value, float):
         return f"{value:g}"

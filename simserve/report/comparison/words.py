@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, LoadDecision, MeasureDifference, SideLoad
 from simserve.metrics.goal import probability
-from simserve.report.formats import NONE, SHORT, amount, change_interval, listed, percent, plural, rate, seconds
+from simserve.report.formats import NONE, SHORT, amount, ci_95, listed, percent, plural, rate, seconds
 from simserve.report.headline import ratio
 from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT
 
@@ -74,10 +74,10 @@ def _by_goodput(answer: ComparisonAnswer, decision: LoadDecision, more: float) -
     low, high = decision.low_frac, decision.high_frac
     if low is None or high is None:
         return f"{carries}: {numbers}. Every seed gives the same run, so there is no interval."
-    interval = change_interval(low, high) if more > 0 else change_interval(-high, -low)
+    interval = ci_95(low, high) if more > 0 else ci_95(-high, -low)
     if decision.total is not None:
         least, most = decision.total[0] or 0.0, decision.total[1] or 0.0
-        text = change_interval(least, most) if more > 0 else change_interval(-most, -least)
+        text = ci_95(least, most) if more > 0 else ci_95(-most, -least)
         interval += f"; with cost error {text.removeprefix('95% CI ')}"
     if decision.edge_by == "cost":
         chance = decision.probability or 0.0
@@ -85,7 +85,7 @@ def _by_goodput(answer: ComparisonAnswer, decision: LoadDecision, more: float) -
         return f"Cost error decides: as simulated, {as_simulated}. {numbers}. {CALIBRATE_NEXT}"
     if decision.outcome == "unclear":
         rerun = f"Rerun with --replications {decision.n_seeds * MORE_SEEDS} to decide."
-        return f"Statistically tied: {carries} ({change_interval(low, high)}). {numbers}, {n_seeds}. {rerun}"
+        return f"Statistically tied: {carries} ({ci_95(low, high)}). {numbers}, {n_seeds}. {rerun}"
     return f"{carries} ({interval}): {numbers}."
 
 

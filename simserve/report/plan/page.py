@@ -70,10 +70,7 @@ def tell(answer: PlanAnswer) -> Document:
 
 def _tiles(best: PlanOption) -> tuple[Tile, ...]:
     ends = interval(best.attained_low_frac, best.attained_high_frac)
-    per = [
-        f"{usd(best.usd_per_m_output_tokens)} good or not",
-        f"{usd(best.usd_per_m_tokens)} with prompts",
-    ]
+    per = [f"{usd(best.usd_per_m_output_tokens)} good or not", f"{usd(best.usd_per_m_tokens)} with prompts"]
     return (
         Tile("Fleet", plural(best.gpus, "GPU"), [fleet(best)]),
         Tile("Cost a month", usd(best.usd_per_month), [f"{usd(best.usd_per_hour)} an hour"]),

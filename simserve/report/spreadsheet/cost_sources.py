@@ -19,9 +19,7 @@ from simserve.report.spreadsheet.sheets_simulated import fleets_of, most_held
 
 def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
     """Return the basis from a plan, else a capacity, a sweep or a run, completed from the others; None without any.
-
-    Fleets that were simulated come before what a capacity says that one unit of the same scenario holds.
-    """
+    Fleets that were simulated come before what a capacity says that one unit of the same scenario holds."""
     readers: tuple[tuple[str, Callable[[ResultFolder], Basis | None]], ...] = (
         ("plan", _of_plan),
         ("capacity", _of_capacity),

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.sheets import Sheet
-from simserve.report.spreadsheet.sheets_capacity import capacity_curve
 from simserve.report.spreadsheet.sheets_cost import cost, growth
 from simserve.report.spreadsheet.sheets_fleet import fleet_options
 from simserve.report.spreadsheet.sheets_run import comparison, percentiles, time_series
-from simserve.report.spreadsheet.sheets_simulated import simulated_fleets
+from simserve.report.spreadsheet.sheets_simulated import capacity_curve, simulated_fleets
 from simserve.report.spreadsheet.sheets_summary import summary
 
 

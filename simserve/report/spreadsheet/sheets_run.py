@@ -64,9 +64,7 @@ UNITS: dict[str, tuple[str, Form, float]] = {
 
 def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
     """Return a row a latency of each run, and of each of its classes."""
-    groups = [
-        SheetGroup(name, [_latency(reader, key) for key in LATENCIES]) for run in runs for name, reader in _parts(run)
-    ]
+    groups = [SheetGroup(name, [_latency(own, key) for key in LATENCIES]) for run in runs for name, own in _parts(run)]
     charts = tuple(
         Chart(
             f"Latency of {group.title}",

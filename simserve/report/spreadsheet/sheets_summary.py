@@ -10,9 +10,9 @@ from simserve.metrics.answers.comparison import ComparisonAnswer
 from simserve.metrics.answers.parts import Bounded, FoundLoad
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.answers.sweep import SweepAnswer
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.result_folder import ResultFolder
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.report.capacity.page import paragraphs
 from simserve.report.cautions import cautions
 from simserve.report.check import words as check

@@ -10,16 +10,8 @@ from typing import Any
 import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
+from simserve.report.spreadsheet import workbook_look
 from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Form, Sheet, cell_of
-from simserve.report.spreadsheet.workbook_look import (
-    WIDTH,
-    Look,
-    header_height,
-    n_pages_wide,
-    note_height,
-    row_height,
-    widths,
-)
 
 HEAD_ROW = 2
 """Row of the column titles; the title and the note stand above."""
@@ -50,7 +42,7 @@ def workbook(sheets: Sequence[Sheet]) -> bytes:
     file = io.BytesIO()
     book = xlsxwriter.Workbook(file, {"in_memory": True})
     book.set_properties({"title": sheets[0].title, "created": MADE_AT.replace(tzinfo=None), "comments": "simserve"})
-    look = Look(book)
+    look = workbook_look.Look(book)
     pages = [book.add_worksheet(sheet.name) for sheet in sheets]
     for sheet, page in zip(sheets, pages, strict=True):
         _Page(book, page, sheet, look).fill()
@@ -61,12 +53,12 @@ def workbook(sheets: Sequence[Sheet]) -> bytes:
 class _Page:
     """One sheet on its way into the file."""
 
-    def __init__(self, book: Any, page: Any, sheet: Sheet, look: Look) -> None:
+    def __init__(self, book: Any, page: Any, sheet: Sheet, look: workbook_look.Look) -> None:
         self._book = book
         self._page = page
         self._sheet = sheet
         self._look = look
-        self._widths = widths(sheet)
+        self._widths = workbook_look.widths(sheet)
 
     def fill(self) -> None:
         """Write titles, rows and charts."""
@@ -75,7 +67,7 @@ class _Page:
         row = FIRST_ROW
         for group in self._sheet.groups:
             for place, values in enumerate(group.rows):
-                self._page.set_row(row, row_height(values, self._widths))
+                self._page.set_row(row, workbook_look.row_height(values, self._widths))
                 self._text(row, 0, group.title, self._look.group(is_first=place == 0))
                 for column, value in enumerate(values, start=1):
                     self._cell((row, column), cell_of(value), is_first=place == 0)
@@ -94,7 +86,7 @@ class _Page:
         page.set_landscape()
         page.set_paper(9)  # A4
         page.set_margins(0.4, 0.4, 0.5, 0.6)
-        page.fit_to_pages(n_pages_wide(self._widths), 0)
+        page.fit_to_pages(workbook_look.n_pages_wide(self._widths), 0)
         page.repeat_rows(HEAD_ROW)
         page.repeat_columns(0, 1)
         page.set_footer("&L&A&RPage &P of &N")
@@ -107,10 +99,10 @@ class _Page:
         page.set_row(0, 26)
         page.merge_range(1, 0, 1, last, "", self._look.note)
         self._text(1, 0, sheet.note, self._look.note)
-        page.set_row(1, note_height(sheet, self._widths))
-        page.set_row(HEAD_ROW, header_height(sheet, self._widths))
+        page.set_row(1, workbook_look.note_height(sheet, self._widths))
+        page.set_row(HEAD_ROW, workbook_look.header_height(sheet, self._widths))
         for column, head in enumerate(sheet.heads):
-            is_text = column == 0 or sheet.columns[column - 1].form in WIDTH
+            is_text = column == 0 or sheet.columns[column - 1].form in workbook_look.WIDTH
             self._text(HEAD_ROW, column, head, self._look.head(is_text=is_text))
 
     def _text(self, row: int, column: int, text: str, how: Any) -> None:

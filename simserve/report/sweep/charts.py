@@ -39,7 +39,7 @@ def cost_chart(answer: SweepAnswer) -> Figure | None:
         "xaxis": axis("Dollars an hour", rangemode="tozero"),
         "yaxis": axis("Goodput, requests/s", rangemode="tozero"),
     }
-    return _drawn(answer, dots, answer.fronts.cost_goodput, "top left", axes)
+    return _draw(answer, dots, answer.fronts.cost_goodput, "top left", axes)
 
 
 def latency_chart(answer: SweepAnswer) -> Figure | None:
@@ -55,7 +55,7 @@ def latency_chart(answer: SweepAnswer) -> Figure | None:
         "xaxis": _latency([dot.x for dot in dots], slo.get("ttft_s"), "p99 TTFT"),
         "yaxis": _latency(ends, slo.get("tpot_s"), "p99 TPOT"),
     }
-    drawn = _drawn(answer, dots, answer.fronts.ttft_tpot, "top right", axes)
+    drawn = _draw(answer, dots, answer.fronts.ttft_tpot, "top right", axes)
     drawn["layout"] |= _slo_box(slo, axes)
     return drawn
 
@@ -104,9 +104,7 @@ def _latency(values: Sequence[float], limit: float | None, title: str) -> dict[s
     return latency_axis(min(shown) / ROOM, max(shown) * ROOM) | {"title": axis(title)["title"]}
 
 
-def _drawn(
-    answer: SweepAnswer, dots: Sequence[Dot], front: Sequence[int], side: str, axes: Mapping[str, Any]
-) -> Figure:
+def _draw(answer: SweepAnswer, dots: Sequence[Dot], front: Sequence[int], side: str, axes: Mapping[str, Any]) -> Figure:
     """Return the front as steps with numbered points, and all other points behind it."""
     on_front = {number: at for at, number in enumerate(front)}
     best = sorted((dot for dot in dots if dot.point.point in on_front), key=lambda dot: on_front[dot.point.point])
@@ -138,9 +136,7 @@ def _trace(answer: SweepAnswer, dots: Sequence[Dot], marker: Mapping[str, Any], 
         words = {"text": [str(dot.point.point) for dot in dots], "textposition": named}
         trace |= words | {"textfont": {"color": "$ink", "size": 13}}
     if any(dot.low is not None for dot in dots):
-        ends = [
-            (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
-        ]
+        ends = [(dot.y if dot.low is None else dot.low, dot.y if dot.high is None else dot.high) for dot in dots]
         trace["error_y"] = whiskers([dot.y for dot in dots], ends, marker["color"]) | {"thickness": 1, "width": 3}
     return trace
 

@@ -3,23 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from simserve.metrics.answers.sweep import PointOfSweep, SweepAnswer
-from simserve.metrics.decision_json import EARLIER
+from simserve.metrics.summary_schema import EARLIER
 from simserve.report.document import Chapter, Document, Item, Items, Plot, Row, SideBySide, Table, Tile
 from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.margin import margin
+from simserve.report.sweep import words
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out, with_goodput, with_latencies
-from simserve.report.sweep.words import (
-    MOST_ROWS,
-    by_text,
-    cells,
-    columns,
-    dollars,
-    ranked,
-    sentence,
-    table_rows,
-    values_of,
-    warnings,
-)
 
 DROPPED = ("requests/$", "seeds", "95% CI", "p99 TPOT", "p99 TTFT", "attained", "goodput, req/s")
 """Columns that a narrow terminal leaves out first; price and decision stay."""
@@ -38,14 +27,14 @@ LATENCY_NOTE = "Down and to the left is better."
 
 def tell(answer: SweepAnswer) -> Document:
     """Return all that a sweep tells."""
-    best, seeds, n_more = answer.best, answer.seeds, len(answer.points) - MOST_ROWS
+    best, seeds, n_more = answer.best, answer.seeds, len(answer.points) - words.MOST_ROWS
     state = "none" if best.per_usd is None else "met" if best.cheapest else "edge" if answer.tied else "missed"
     return Document(
         command="sweep",
         name=answer.scenario.name,
         state=state,
         title=_title(answer),
-        lead=sentence(answer),
+        lead=words.sentence(answer),
         kept=[] if best.cheapest is None else [f"{answer.points[best.cheapest.point].usd_per_hour:,.2f} USD/h"],
         setup=(f"Varied: {', '.join(answer.keys)}.",),
         tiles=_tiles(answer),
@@ -53,28 +42,28 @@ def tell(answer: SweepAnswer) -> Document:
             *margin({} if best.cheapest is None else {"": answer.points[best.cheapest.point].judged}),
             _fronts(answer),
             _table(answer),
-            *_listed(answer, "warnings", "Warnings", by_text(answer, lambda point: point.warnings)),
-            *_listed(answer, "failed", "Failed", by_text(answer, lambda point: [point.reason])),
+            *_listed(answer, "warnings", "Warnings", words.by_text(answer, lambda point: point.warnings)),
+            *_listed(answer, "failed", "Failed", words.by_text(answer, lambda point: [point.reason])),
         ),
         made={"simserve": answer.version, "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]},
         brief=(
-            sentence(answer),
-            Table.of(table_rows(answer), dropped=DROPPED),
+            words.sentence(answer),
+            Table.of(words.table_rows(answer), dropped=DROPPED),
             f"  and {n_more} more points" if n_more > 0 else "",
         ),
-        warnings=warnings(answer),
+        warnings=words.warnings(answer),
     )
 
 
 def _title(answer: SweepAnswer) -> str:
     """Return the decision in a few words."""
     points, cheapest = answer.points, answer.best.cheapest
-    tied = listed([values_of(answer, points[number]) for number in answer.tied])
+    tied = listed([words.values_of(answer, points[number]) for number in answer.tied])
     if not answer.has_slo:
         return f"{plural(len(points), 'point')}, none ranked by goodput"
     if cheapest is None:
         return f"No point surely meets the SLO; on the edge: {tied}" if tied else "No point meets the SLO"
-    sure = values_of(answer, points[cheapest.point])
+    sure = words.values_of(answer, points[cheapest.point])
     return (
         f"Cheapest that surely meets the SLO: {sure}; tied: {tied}" if tied else f"Cheapest that meets the SLO: {sure}"
     )
@@ -98,10 +87,10 @@ def _tiles(answer: SweepAnswer) -> tuple[Tile, ...]:
 
 
 def _tile(answer: SweepAnswer, label: str, point: PointOfSweep, figure: str, *, has_price: bool = False) -> Tile:
-    price = f", {dollars(point)} an hour" if has_price else ""
+    price = f", {words.dollars(point)} an hour" if has_price else ""
     decision = f"{EARLIER[point.decision]}: " if point.decision in ("missed", "edge") else ""
     attained = f"{decision}{share(point.attained.value)} within the SLO{price}"
-    return Tile(label, figure, (f"point {point.point}: {values_of(answer, point)}", attained))
+    return Tile(label, figure, (f"point {point.point}: {words.values_of(answer, point)}", attained))
 
 
 def _fronts(answer: SweepAnswer) -> Chapter:
@@ -119,26 +108,24 @@ def _fronts(answer: SweepAnswer) -> Chapter:
 
 def _table(answer: SweepAnswer) -> Chapter:
     fronts, rows = {"goodput for cost": answer.fronts.cost_goodput, "latency": answer.fronts.ttft_tpot}, []
-    for point in ranked(answer):
+    for point in words.ranked(answer):
         on = [name for name, front in fronts.items() if point.point in front]
-        rows.append(Row(f"{point.point}", cells(answer, point), f"front: {', '.join(on)}" if on else ""))
+        rows.append(Row(f"{point.point}", words.cells(answer, point), f"front: {', '.join(on)}" if on else ""))
     order = "Most goodput per dollar" if answer.has_slo else "Shortest p99 TTFT"
     means = f"Goodput and latencies are means of {plural(len(answer.seeds), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
     if answer.has_slo:
         note += " r is a percentile of latency / limit, P the probability that it is at most 1, with cost error."
-    return Chapter("points", "Points", [Table(("Point", *columns(answer)), rows, len(rows) > MANY_POINTS)], note)
+    return Chapter("points", "Points", [Table(("Point", *words.columns(answer)), rows, len(rows) > MANY_POINTS)], note)
 
 
-def _listed(
-    answer: SweepAnswer, key: str, title: str, points_of: Mapping[str, Sequence[PointOfSweep]]
-) -> list[Chapter]:
+def _listed(answer: SweepAnswer, key: str, title: str, by_text: Mapping[str, Sequence[PointOfSweep]]) -> list[Chapter]:
     items = []
-    for text, points in points_of.items():
+    for text, points in by_text.items():
         numbers = [str(point.point) for point in points[:MOST_NAMED]]
         more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
         names = f"Points {listed([*numbers, *more])}", ""
         if len(points) == 1:
-            names = f"Point {points[0].point}", values_of(answer, points[0])
+            names = f"Point {points[0].point}", words.values_of(answer, points[0])
         items.append(Item(*names, text))
     return [Chapter(key, title, [Items(items, "warns")])] if items else []

@@ -7,7 +7,7 @@ from typing import Any
 from simserve.metrics.answers.measures import Measures
 from simserve.metrics.answers.parts import Interval
 from simserve.metrics.answers.sweep import BestPoint, PointOfSweep, SweepAnswer
-from simserve.metrics.decision_json import EARLIER
+from simserve.metrics.summary_schema import EARLIER
 from simserve.report.formats import NONE, as_sentence, interval, listed, plural, rate, seconds, share, slo_terms
 from simserve.report.headline import chance_text, ratio_text
 from simserve.report.nominal_load import BY_WORD, CALIBRATE_NEXT, at_nominal, drawn, is_off

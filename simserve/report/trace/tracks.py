@@ -128,10 +128,8 @@ def _prefill(row: Mapping[str, Any], join_s: float) -> list[Piece]:
 
 
 def _evicted(row: Mapping[str, Any], from_s: float, join_s: float) -> list[Piece]:
-    """Return the time from its last token, or the last computed part of its prompt, to the next token.
-
-    The tables hold the sums of all evictions; a single one with recomputation can be split exactly.
-    """
+    """Return the time from its last token, or the last computed part of its prompt, to the next token. The tables hold
+    the sums of all evictions; a single one with recomputation can be split exactly."""
     n_moves, recompute_s = row["n_migrations"], row["recompute_s"]
     if row["n_preemptions"] + n_moves != 1 or row["n_swaps"] or isnan(recompute_s):
         title = "Evicted or moved" if n_moves else "Evicted"

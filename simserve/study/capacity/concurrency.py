@@ -68,7 +68,7 @@ def study(
     clients, curve = None, None
     if isinstance(highest, Boundary):
         curve = load_curve(highest, probed, axis, CLIENTS)
-        clients = _most_clients(highest, probed, load_margin(highest, probed.points, question.goal_frac, costs))
+        clients = _most_clients(highest, probed, load_margin(highest, probed.points, question.goal_frac, costs, None))
     answer = ConcurrencyCapacity(
         **vars(search_of(question, "concurrency", highest)),
         points=[probed_load(each, question.goal_frac, concurrency=round(each.scale)) for each in probed.points],

@@ -16,8 +16,7 @@ from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary, Unbounded
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
-from simserve.study.deterministic_load import NOTE
-from simserve.study.fleet import fleet_of
+from simserve.study.fleet import NOTE, fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.version import __version__
 
@@ -65,11 +64,9 @@ def load_warnings(point: LoadPoint) -> list[str]:
     return [f"the seeds drew a load {off} {side} the nominal one; the answer is corrected by regression on that"]
 
 
-def studied(
-    question: CapacityQuestion, gate_warnings: Sequence[str] = (), reserving: Sequence[LoadPoint] = ()
-) -> CapacityStudy:
-    """Return the question, its scenario and its warnings, as every answer repeats them; adds gate_warnings, and that of
-    the first of the loads `reserving` at which reservations of KV keep requests waiting."""
+def studied(question: CapacityQuestion, gate: Sequence[str] = (), reserving: Sequence[LoadPoint] = ()) -> CapacityStudy:
+    """Return the question, its scenario and its warnings, as every answer repeats them; adds those of a gate, and that
+    of the first of the loads `reserving` at which reservations of KV keep requests waiting."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
     reserved = reservation_warnings(run.kv for point in reserving for run in point.runs)
@@ -81,7 +78,7 @@ def studied(
         slo_classes={name: targets.given for name, targets in scenario.slo.classes.items()},
         pools=pools_of(scenario),
         is_repeated=question.is_deterministic,
-        warnings=[*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
+        warnings=[*reserved, *warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate],
     )
 
 

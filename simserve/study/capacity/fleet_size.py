@@ -117,10 +117,8 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith, costs_of
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
-    """Return the least number that holds, for a monotonic `holds`; None where not even `limit` does.
-
-    Steps double from `start`, then bisect. `holds` is called again with the same number: cache it.
-    """
+    """Return the least number that holds, for a monotonic `holds`; None where not even `limit` does. Steps double from
+    `start`, then bisect. `holds` is called again with the same number: cache it."""
     most = min(start, limit)
     least, step = most - 1, 1
     while not holds(most):

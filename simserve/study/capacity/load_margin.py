@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from simserve.metrics.answers.parts import FoundLoad
 from simserve.metrics.decision import SURE_BY_NOISE, Effort, word_of
-from simserve.metrics.decision_json import Word
 from simserve.metrics.margin import MOST_FREE, Z_95, Margin
 from simserve.metrics.student import quantile
+from simserve.metrics.summary_schema import Word
 from simserve.study.capacity.boundary import Boundary
 from simserve.study.capacity.drawn_loads import RatioCurve
 from simserve.study.capacity.facts import bounded
@@ -82,18 +82,14 @@ class LoadMargin:
 
 
 def load_margin(
-    highest: Boundary,
-    points: Sequence[LoadPoint],
-    goal_frac: float,
-    costs: DrawnCosts | None,
-    near: NearCapacity | None = None,
+    highest: Boundary, points: Sequence[LoadPoint], goal: float, costs: DrawnCosts | None, near: NearCapacity | None
 ) -> LoadMargin:
     """Return where the highest load of a search lies.
 
     points: the loads that ran. costs: their draws; None: they count as exact. near: the estimate against capacity.
     """
     margin, has_noise = _by_noise(highest), highest.load.has_interval or len(highest.at.runs) == 1
-    curve = None if costs is None else RatioCurve.of(points, goal_frac, len(costs.draws))
+    curve = None if costs is None else RatioCurve.of(points, goal, len(costs.draws))
     if costs is None or curve is None:
         return LoadMargin(margin, near, has_noise=has_noise)
     sd, n_free = curve.cost_error(costs, highest.at.scale)

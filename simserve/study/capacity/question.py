@@ -8,7 +8,7 @@ from simserve.errors import EndOfLoads, NoArrivals, SimserveError, did_you_mean
 from simserve.metrics.decision import DEFAULT_EFFORT, Effort
 from simserve.scenario import Scenario
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.run_seeds import Run
 
 
@@ -63,10 +63,8 @@ class ProbedLoads:
         self._runs: dict[float, list[Run]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
-        """Return a load with n_seeds runs, or as many as differ; no seed runs twice.
-
-        Raises NoArrivals, and keeps none of the runs, where one of them has no arrivals.
-        """
+        """Return a load with n_seeds runs, or as many as differ; no seed runs twice. Raises NoArrivals, and keeps none
+        of the runs, where one of them has no arrivals."""
         n_seeds, first = min(n_seeds, self.question.most_seeds), self.question.scenario.seed
         runs = self._runs.setdefault(scale, [])
         seeds = range(first + len(runs), first + n_seeds)

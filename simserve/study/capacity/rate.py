@@ -34,10 +34,8 @@ Near = Callable[[CapacityQuestion, Boundary], NearCapacity | None]
 
 
 def study_rate(question: CapacityQuestion) -> CapacityResult:
-    """Return the highest rate, that of each SLO and class alone, and latency against rate.
-
-    Raises SimserveError without an SLO, or without a rate to search over.
-    """
+    """Return the highest rate, that of each SLO and class alone, and latency against rate. Raises SimserveError without
+    an SLO, or without a rate to search over."""
     return study(question, runs_at_scale(question), near_answer, drawn_at_scale(question))
 
 

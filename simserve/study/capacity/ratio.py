@@ -138,9 +138,7 @@ def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
 def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
     """Return the same GPUs as one pool of the prefill pool's replicas; None where the decode pool's differ."""
     setups = [scenario.setups[place] for place in places]
-    machines = [
-        ([getattr(setup, key) for key in MACHINE], setup.parallel.model_dump(include=DEGREES)) for setup in setups
-    ]
+    machines = [([getattr(pool, key) for key in MACHINE], pool.parallel.model_dump(include=DEGREES)) for pool in setups]
     if machines[0] != machines[1] or len(scenario.cluster.pools) > len(places):
         return None
     data = scenario.to_dict()

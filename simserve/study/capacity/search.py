@@ -98,10 +98,8 @@ class Search:
         return (lower, above) if self.is_met(lower) else self.bracket(lower.scale, 2.0)
 
     def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | Unbounded:
-        """Return a load that meets the goal and the next that does not, at most a factor apart.
-
-        Loads too light for any arrival, or too heavy to run, end the axis; steps shorten as they come near.
-        """
+        """Return a load that meets the goal and the next that does not, at most a factor apart. Loads too light for any
+        arrival, or too heavy to run, end the axis; steps shorten as they come near."""
         point = self._at(start)
         is_up = self.is_met(point)
         step = self._axis.up if is_up else self._axis.down

@@ -14,9 +14,8 @@ from simserve.metrics.answers.check import ScenarioDifference
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.scenario.loader import scenario_of
-from simserve.study.check.baseline import read_baseline
+from simserve.study.check.baseline import differences, portable, read_baseline
 from simserve.study.check.measured import check_can_be_gated, find_grid, measured
-from simserve.study.check.same_question import differences, portable
 from simserve.study.check.side import GateSide
 
 MOST_LISTED = 12

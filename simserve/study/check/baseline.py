@@ -1,9 +1,10 @@
-"""Baseline file: written whole or not at all, read back with the place of what is wrong, and its curve."""
+"""Baseline file: written whole or not at all, read back with the place of what is wrong, and what both sides share."""
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from pydantic import ValidationError
 from simserve.errors import OutputError
 from simserve.input_files import read_json
 from simserve.metrics.answers.baseline import Baseline
+from simserve.metrics.answers.check import ScenarioDifference
 from simserve.plugins.validation import problems_of
+from simserve.scenario import Scenario
 from simserve.study.check.gate import AttainmentCurve
 from simserve.study.check.side import Grid
 from simserve.tables.files import json_text, replace_text
@@ -23,6 +26,12 @@ NUMBERS_PER_LINE = 16
 """Numbers per line of the file, so that a diff of two versions is readable."""
 
 REMEDY = "make it again with --update, or take it from version control"
+
+ASKED = ("name", "model", "workload", "slo", "measure")
+"""Keys of a scenario that are the question; all others are what a change may change."""
+
+NO_PART = ("schema", "seed")
+"""Keys that are neither: the rule allows for other seeds."""
 
 
 def grid_of(baseline: Baseline) -> Grid:
@@ -100,3 +109,54 @@ def _packed(text: str) -> str:
         return f"{indent}{key}[{inner}]"
 
     return re.sub(r"^( *)(\"[^\"]*\": )\[((?:\s*-?[0-9][0-9.e+-]*,?)+)\s*\]", rows, text, flags=re.MULTILINE)
+
+
+def portable(scenario: Scenario) -> dict[str, Any]:
+    """Return resolved data without folders of this machine: files are known by name and SHA-256."""
+    data: dict[str, Any] = _portable(scenario.to_dict())
+    data.get("measure", {}).pop("replays", None)  # which the gate does not run
+    return data
+
+
+def differences(
+    baseline: Mapping[str, Any], candidate: Mapping[str, Any]
+) -> tuple[list[ScenarioDifference], list[ScenarioDifference]]:
+    """Return the differences of two portable scenarios: in the question, and in what a change may change."""
+    a, b = _flat(baseline), _flat(candidate)
+    sides = [_long(a, b), _long(b, a)]
+    keys = dict.fromkeys([*sides[0], *sides[1]])
+    result = [ScenarioDifference(key=key, baseline=sides[0].get(key), candidate=sides[1].get(key)) for key in keys]
+    differing = [each for each in result if each.baseline != each.candidate and _top(each.key) not in NO_PART]
+    requested = [each for each in differing if _top(each.key) in ASKED]
+    return requested, [each for each in differing if each not in requested]
+
+
+def _long(side: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keys as the other side writes them, with arguments: `engine.name`, `cluster.router.kind`."""
+    full = {name.rpartition(".")[0]: name for name in other if name.rpartition(".")[2] in ("kind", "name")}
+    return {full.get(key, key): value for key, value in side.items()}
+
+
+def _top(key: str) -> str:
+    return key.partition(".")[0]
+
+
+def _portable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _portable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_portable(inner) for inner in value]
+    is_path = isinstance(value, str) and PurePath(value).is_absolute()
+    return PurePath(value).name if is_path else value
+
+
+def _flat(value: Any, key: str = "") -> dict[str, Any]:
+    """Return values by dotted key; lists of plain values stay whole."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(value, Mapping):
+        inner = list(value.items())
+    elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
+        inner = list(enumerate(value))
+    if not inner:
+        return {key: value}
+    return {name: leaf for part, each in inner for name, leaf in _flat(each, f"{key}.{part}".lstrip(".")).items()}

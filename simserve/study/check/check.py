@@ -19,19 +19,10 @@ from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import warnings
 from simserve.study.check.against import Against
-from simserve.study.check.baseline import curve_of, grid_of
-from simserve.study.check.gate import (
-    FALSE_ALARMS,
-    Answer,
-    AttainmentCurve,
-    Loss,
-    answer,
-    loss_between,
-    significance,
-)
+from simserve.study.check.baseline import curve_of, differences, grid_of, portable
+from simserve.study.check.gate import FALSE_ALARMS, Answer, AttainmentCurve, Loss, answer, loss_between, significance
 from simserve.study.check.load_facts import PARTS, TimeOrMemory, drawn_load, load_facts
 from simserve.study.check.measured import covariate
-from simserve.study.check.same_question import differences, portable
 from simserve.study.check.side import Boundless, GateSide
 from simserve.study.intervals import CONFIDENCE
 from simserve.version import __version__

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from simserve.study.intervals import CONFIDENCE, standard_error
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Floats, Ints
 
 FALSE_ALARMS = 0.001
 """Probability that a change which loses no more than the tolerance fails, all looks together."""
@@ -38,9 +37,9 @@ class AttainmentCurve:
 
     scales: tuple[float, float]
     """Loads as multiples of the scenario's own rates, the lower first."""
-    n_met: NDArray[np.int64]
+    n_met: Ints
     """Requests that met every SLO, `(2, n_seeds)`."""
-    n_arrived: NDArray[np.int64]
+    n_arrived: Ints
     """Requests that arrived, `(2, n_seeds)`."""
     seeds: tuple[int, ...]
 
@@ -74,10 +73,10 @@ class AttainmentCurve:
         return float(above - below)
 
     @property
-    def _missed(self) -> NDArray[np.int64]:
+    def _missed(self) -> Ints:
         return self.n_arrived - self.n_met
 
-    def _roots(self, goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+    def _roots(self, goal_frac: float, missed: Ints, arrived: Ints) -> Floats:
         near, far = self._beyond(goal_frac, missed, arrived)
         low, high = map(math.log, self.scales)
         flat = near == far
@@ -85,12 +84,12 @@ class AttainmentCurve:
         return low + (high - low) * way
 
     @staticmethod
-    def _beyond(goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+    def _beyond(goal_frac: float, missed: Ints, arrived: Ints) -> Floats:
         """Return the logits of misses less those of the goal, at both loads, `(2, ...)`."""
         return _logits(missed, arrived) - math.log((1 - goal_frac) / goal_frac)
 
 
-def _logits(missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+def _logits(missed: Ints, arrived: Ints) -> Floats:
     """Return the logits of the share that missed, half a request added on both sides to keep them finite."""
     odds: Floats = (missed + 0.5) / (arrived - missed + 0.5)
     return np.log(odds)
@@ -135,23 +134,16 @@ class Loss:
 
 
 def loss_between(
-    baseline: AttainmentCurve,
-    candidate: AttainmentCurve,
-    goal_frac: float,
-    control_variate: ControlVariate | None = None,
+    baseline: AttainmentCurve, candidate: AttainmentCurve, goal_frac: float, control: ControlVariate | None = None
 ) -> Loss:
-    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples.
-
-    `luck` says how hard each seed of either side happened to be, whatever the server; without it, it counts as noise.
-    """
+    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples. `control` says
+    how hard each seed of either side happened to be, whatever the server; without it, it counts as noise."""
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
-        disaggregated = without[0] - without[1]
-        return Loss(
-            value, standard_error(disaggregated), _n_free(disaggregated - disaggregated.mean(), 1), is_paired=True
-        )
-    return _unpaired(value, without, control_variate or tuple(np.zeros(len(each)) for each in without))
+        lost = without[0] - without[1]
+        return Loss(value, standard_error(lost), _n_free(lost - lost.mean(), 1), is_paired=True)
+    return _unpaired(value, without, control or tuple(np.zeros(len(each)) for each in without))
 
 
 def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:
@@ -188,10 +180,8 @@ def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence
 
 
 def _n_free(left: Floats, n_fitted: int) -> float:
-    """Return the degrees of freedom of a variance: fewer where a few seeds, with one long burst each, dominate it.
-
-    An estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40).
-    """
+    """Return the degrees of freedom of a variance: fewer where a few seeds, with one long burst each, dominate it. An
+    estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40)."""
     n, total = len(left), float(np.square(left).sum())
     kurtosis = n * float((left**4).sum()) / total**2 if total else 3.0
     return max(1.0, min(n - n_fitted, 2 * n / max(kurtosis - 1, 1.0)))

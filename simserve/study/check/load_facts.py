@@ -10,7 +10,7 @@ import numpy as np
 from simserve.metrics.answers.baseline import LoadFacts
 from simserve.metrics.answers.parts import DrawnLoad
 from simserve.metrics.figures import Summary
-from simserve.study.measures import Measure
+from simserve.study.run_figures import Measure
 from simserve.study.run_seeds import STUDIED
 from simserve.tables.schema import MOST
 

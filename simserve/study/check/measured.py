@@ -5,20 +5,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.errors import ScenarioError, SimserveError
 from simserve.metrics.answers.baseline import LOOKS, Baseline, BaselineLoad, Crowd, Rate
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.baseline import curve_of, grid_of
+from simserve.study.check.baseline import curve_of, grid_of, portable
 from simserve.study.check.gate import AttainmentCurve, loss_between, significance
 from simserve.study.check.load_facts import load_facts, short
-from simserve.study.check.same_question import portable
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.fleet import at_scale
 from simserve.study.intervals import around, standard_error
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Floats, Ints
 from simserve.version import __version__
 from simserve.workload.load import offered_load
 
@@ -136,7 +134,7 @@ def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:
     )
 
 
-def in_progress(scenario: Scenario, scale: float, seed: int) -> NDArray[np.int64]:
+def in_progress(scenario: Scenario, scale: float, seed: int) -> Ints:
     """Count the others that each request meets on a server as slow as the SLO allows, `(n_requests,)`.
 
     It is known without a run, and explains most of why one seed's p99 goodput differs from another's: 70% of the
@@ -162,7 +160,7 @@ def covariate(scenario: Scenario, scale: float, seeds: Sequence[int], above: flo
     return np.array([float((in_progress(scenario, scale, seed) > above).mean()) for seed in seeds])
 
 
-def _allowed_s(scenario: Scenario, output_tokens: NDArray[np.int64]) -> Floats:
+def _allowed_s(scenario: Scenario, output_tokens: Ints) -> Floats:
     """Return the time that each request may take, `(n_requests,)`; of classes, the longest."""
     targets = [scenario.slo.default, *scenario.slo.classes.values()]
     ttft_s, tpot_s, e2e_s = (

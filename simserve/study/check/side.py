@@ -100,10 +100,8 @@ class GateSide:
         return RatioCurve.of(points, self.goal_frac, n_draws)
 
     def first_limit(self, scale: float) -> str | None:
-        """Return the limit that fails first in the first n_few runs at a load; None where no request missed any.
-
-        It is the one that `run` names there: with the largest quantile of its own ratio, in the class that decides.
-        """
+        """Return the limit that fails first in the first n_few runs at a load; None where no request missed any. It is
+        the one that `run` names there: with the largest quantile of its own ratio, in the class that decides."""
         self.runs(scale, self.n_few)
         whole = pooled(self._samples[scale])
         if not any(tail.n_missed for tail in whole.tails.values()):
@@ -111,10 +109,8 @@ class GateSide:
         return whole.decisive(self.goal_frac)[1].first_limit(self.goal_frac)
 
     def curve(self, grid: Grid, n_seeds: int, like: AttainmentCurve | None = None) -> AttainmentCurve | Boundless:
-        """Return the curve at two neighboring loads of the grid that show where the goal lies.
-
-        A curve that is `like` another at the first two loads is read off those, wherever the goal lies with few seeds.
-        """
+        """Return the curve at two neighboring loads of the grid that show where the goal lies. A curve that is `like`
+        another at the first two loads is read off those, wherever the goal lies with few seeds."""
         if like is not None or not self._curve(grid, self.n_few).is_far(self.goal_frac):
             first = self._curve(grid, n_seeds)
             if first.reaches(self.goal_frac) or (like is not None and first.is_like(like)):
@@ -146,10 +142,8 @@ class GateSide:
             ratio = max(FINEST, math.sqrt(ratio))
 
     def _locate(self, grid: Grid) -> int | Boundless:
-        """Return, by few seeds, a place that holds while the next does not: by ever larger steps, then halves.
-
-        Loads so light that no request arrives end the grid, and steps shorten as they come near.
-        """
+        """Return, by few seeds, a place that holds while the next does not: by ever larger steps, then halves. Loads so
+        light that no request arrives end the grid, and steps shorten as they come near."""
         place, is_met = 0, self._holds(grid.scale(0), self.n_few)
         other = step = 1 if is_met else -1
         while (holds := self._holds_if_any(grid.scale(other))) in (is_met, None):

@@ -28,9 +28,8 @@ from simserve.study.check.load_facts import load_facts
 from simserve.study.check.measured import rate_per_scale
 from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.cost_draws import reach_of
-from simserve.study.deterministic_load import is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
-from simserve.study.fleet import at_scale
+from simserve.study.fleet import at_scale, is_deterministic
 from simserve.study.intervals import CONFIDENCE
 from simserve.tables.columns import Floats
 from simserve.tables.schema import MOST
@@ -102,10 +101,8 @@ def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
 def _compared(
     a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad], effort: Effort
 ) -> LoadDecision:
-    """Return the answer where both sides have a p99 goodput.
-
-    A side that carries more by noise is tied where the error of costs leaves that unsure.
-    """
+    """Return the answer where both sides have a p99 goodput. A side that carries more by noise is tied where the error
+    of costs leaves that unsure."""
     loss = loss_between(a[1], b[1], GOAL_FRAC)
     # a loss is one of scales, each times its side's own rates
     ratio = 1.0 if a[0].scenario.workload == b[0].scenario.workload else rate_per_scale(*b) / rate_per_scale(*a)
@@ -209,9 +206,7 @@ def _drawn_error(a: SideCosts, b: SideCosts) -> tuple[float, int]:
 
 def _of_servers(a: SideCosts, b: SideCosts) -> Floats:
     """Return what errors of servers add, at points of equal probability: one error for the same engine, card and model.
-
-    Others are errors of their own.
-    """
+    Others are errors of their own."""
     if a.server == b.server:
         known = {name: sd for side in (a, b) for name, sd in side.server_sd.items() if sd}
         return over_scores(known, lambda wait, step: b.errors(wait, step) - a.errors(wait, step))

@@ -9,11 +9,11 @@ from typing import Any
 from simserve.errors import SimserveError
 from simserve.metrics.answers.comparison import ComparisonAnswer, SideDecisions
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
-from simserve.metrics.decision_json import DecisionJson
 from simserve.metrics.figures import Summary
 from simserve.metrics.goal import GOAL_FRAC, LOOKS
 from simserve.metrics.kv_json import reservation_warnings
 from simserve.metrics.results import Results
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.metrics.tails import Sample
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import warnings
@@ -22,8 +22,8 @@ from simserve.simulation import simulate
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import compare_benchmarks, compare_replications, compare_results
-from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.drawn_costs import DrawnCosts
+from simserve.study.fleet import NOTE, is_deterministic
 from simserve.study.run_seeds import STUDIED, Run, each_run
 from simserve.tables.files import read_json
 from simserve.workload.readers.logs.bench import is_result
@@ -60,16 +60,10 @@ def read_side(path: Path) -> ComparedSide:
 
 
 def compare(
-    a: ComparedSide,
-    b: ComparedSide,
-    n_replications: int = REPLICATIONS,
-    effort: Effort = DEFAULT_EFFORT,
+    a: ComparedSide, b: ComparedSide, n_replications: int = REPLICATIONS, effort: Effort = DEFAULT_EFFORT
 ) -> ComparisonAnswer:
-    """Return which side carries more load, and by how much B differs from A in each measure.
-
-    Scenarios are run, both with the same seeds: at loads about where each stops meeting its SLO, then at their own.
-    Raises SimserveError.
-    """
+    """Return which side carries more load, and by how much B differs from A in each measure. Scenarios are run, both
+    with the same seeds: at loads about where each stops meeting its SLO, then at their own. Raises SimserveError."""
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
         is_drawn = not (is_deterministic(a.what) and is_deterministic(b.what))
@@ -134,9 +128,7 @@ def _of_sides(
     names: tuple[str, str], costs: Sequence[tuple[str, ...]], runs: Sequence[Sequence[Summary]]
 ) -> tuple[str, ...]:
     """Return the warnings of each side's costs and reservations; of one side alone with its name."""
-    a, b = (
-        (*of_costs, *reservation_warnings(run.kv for run in side)) for of_costs, side in zip(costs, runs, strict=True)
-    )
+    a, b = ((*texts, *reservation_warnings(run.kv for run in side)) for texts, side in zip(costs, runs, strict=True))
     own = ((name, text) for name, texts in zip(names, (a, b), strict=True) for text in texts)
     return tuple(dict.fromkeys(text if text in a and text in b else f"{name}: {text}" for name, text in own))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.metrics.answers.comparison import ComparisonAnswer, DrawnLoads, MeasureDifference
 from simserve.metrics.answers.parts import Verdict
@@ -16,8 +15,8 @@ from simserve.metrics.results import Results
 from simserve.study.check.load_facts import drawn_load
 from simserve.study.compare.carried_load import NO_SCENARIOS
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
-from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
-from simserve.tables.columns import Columns, Flags, Floats
+from simserve.study.run_figures import ATTAINMENT, GOODPUT, MEASURES, Measure
+from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.schema import MOST
 from simserve.version import __version__
 
@@ -133,7 +132,7 @@ class _Side:
     requests: Columns
     goodput_per_met: float
     """Goodput, requests per second, of one request that met every SLO."""
-    blocks: NDArray[np.int64] | None
+    blocks: Ints | None
 
     @classmethod
     def of(cls, results: Results) -> "_Side":

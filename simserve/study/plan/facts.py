@@ -2,21 +2,13 @@
 
 from collections.abc import Iterator
 
-from simserve.metrics.answers.fleet_needs import (
-    Assumptions,
-    Autoscaling,
-    FleetNeed,
-    Growth,
-    HourlyNeed,
-    MonthlyNeed,
-    PlanDemand,
-)
+from simserve.metrics.answers import fleet_needs
 from simserve.metrics.answers.parts import ScenarioName
 from simserve.metrics.answers.plan import PlanAnswer
 from simserve.metrics.kv_json import reservation_warnings
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.facts import load_warnings, pools_of
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.growth import Need
 from simserve.study.plan.options import OF_ONE_SIZE
@@ -58,12 +50,12 @@ def plan_facts(plan: Plan) -> PlanAnswer:
     )
 
 
-def _demand(plan: Plan) -> PlanDemand:
+def _demand(plan: Plan) -> fleet_needs.PlanDemand:
     """Return the demand with the rates of the runs; None without runs."""
     trials = [plan.best.sized.needed] if plan.best else [other.nearest for other in plan.others if other.nearest]
     point = trials[0].point if trials else None
     offered, share = None if point is None else point.offered_per_s, plan.demand.mean_load_frac
-    return PlanDemand(
+    return fleet_needs.PlanDemand(
         kind=plan.demand.kind,
         mean_per_s=None if offered is None else offered * share,
         sized_for_per_s=offered,
@@ -72,9 +64,9 @@ def _demand(plan: Plan) -> PlanDemand:
     )
 
 
-def _assumed(plan: Plan) -> Assumptions:
+def _assumed(plan: Plan) -> fleet_needs.Assumptions:
     question = plan.question
-    return Assumptions(
+    return fleet_needs.Assumptions(
         spare_replicas=question.bounds.spare,
         n_failure_runs=sum(each.n_runs or 0 for each in plan.failures.values()) if question.ask else None,
         growth_frac=question.growth_frac,
@@ -89,25 +81,25 @@ def _assumed(plan: Plan) -> Assumptions:
     )
 
 
-def _growth(plan: Plan, best: Choice) -> Growth:
+def _growth(plan: Plan, best: Choice) -> fleet_needs.Growth:
     rate = best.sized.needed.point.offered_per_s
     rows = [
-        MonthlyNeed(month=month, offered_per_s=rate * need.scale, **vars(_need(best, need)))
+        fleet_needs.MonthlyNeed(month=month, offered_per_s=rate * need.scale, **vars(_need(best, need)))
         for month, need in enumerate(plan.months)
     ]
-    return Growth(outgrown_month=best.outgrown_month, rows=rows)
+    return fleet_needs.Growth(outgrown_month=best.outgrown_month, rows=rows)
 
 
-def _autoscaling(plan: Plan, best: Choice) -> Autoscaling:
+def _autoscaling(plan: Plan, best: Choice) -> fleet_needs.Autoscaling:
     """Return the cost if every hour had the fewest replicas that it needs, without delay."""
     rate = best.sized.needed.point.offered_per_s
     needs = zip(plan.demand.hours, plan.hours, strict=True)
     rows = [
-        HourlyNeed(hour=hour, peak_per_s=rate * share, **vars(_need(best, need)))
+        fleet_needs.HourlyNeed(hour=hour, peak_per_s=rate * share, **vars(_need(best, need)))
         for hour, (share, need) in enumerate(needs)
     ]
     usd = sum(usd_of(best, need) or 0.0 for need in plan.hours) / len(plan.hours)
-    return Autoscaling(
+    return fleet_needs.Autoscaling(
         mean_load_frac=plan.demand.mean_load_frac,
         saves_at_best_frac=1 - usd / best.cost.usd_per_month,
         usd_per_month_at_best=usd,
@@ -115,8 +107,10 @@ def _autoscaling(plan: Plan, best: Choice) -> Autoscaling:
     )
 
 
-def _need(choice: Choice, need: Need) -> FleetNeed:
-    return FleetNeed(replicas=need.n_replicas, gpus=gpus_of(choice, need), usd_per_month=usd_of(choice, need))
+def _need(choice: Choice, need: Need) -> fleet_needs.FleetNeed:
+    return fleet_needs.FleetNeed(
+        replicas=need.n_replicas, gpus=gpus_of(choice, need), usd_per_month=usd_of(choice, need)
+    )
 
 
 def _of_load(plan: Plan) -> Iterator[str]:

@@ -44,9 +44,7 @@ class Trial:
 
 class FleetSearch:
     """Fleets of one option. Size is the number of replicas; disaggregated, it is one less, so that the least is 1.
-
-    Meeting the SLO is taken to be monotonic in size and load; fleets that this decides are not run.
-    """
+    Meeting the SLO is taken to be monotonic in size and load; fleets that this decides are not run."""
 
     def __init__(
         self,
@@ -179,10 +177,8 @@ class FleetSearch:
 
 
 def _wants_prefill(point: LoadPoint) -> bool:
-    """Return whether prefill, not decode, is short: fewer requests meet TTFT than TPOT or ITL.
-
-    If decode stalls the transfers, decode is short; with E2E SLOs alone, the binding side of the runs decides.
-    """
+    """Return whether prefill, not decode, is short: fewer requests meet TTFT than TPOT or ITL. If decode stalls the
+    transfers, decode is short; with E2E SLOs alone, the binding side of the runs decides."""
     binds = [run.transfer.binds if run.transfer else None for run in point.runs]
     met = point.by_slo()
     if not met.keys() & {PREFILL, *DECODE}:

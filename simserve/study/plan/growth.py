@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from simserve.metrics.answers.option_cost import OptionCost, OptionUse
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import Estimate, mean_of
-from simserve.study.plan.demand import Demand
+from simserve.study.plan.options import Demand
 from simserve.study.plan.outcome import Bounds, Sized
 from simserve.units import HOURS_A_MONTH
 

@@ -20,9 +20,8 @@ from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.drawn_costs import DrawnCosts
 from simserve.study.fleet import at_scale
 from simserve.study.intervals import Z_95
-from simserve.study.plan.demand import Demand
 from simserve.study.plan.fleet_search import CostsOf, FleetSearch, RunsOf, Trial
-from simserve.study.plan.options import Fleets, Option, Replicas
+from simserve.study.plan.options import Demand, Fleets, Option, Replicas
 from simserve.study.run_seeds import STUDIED, Run, each_run
 from simserve.workload.load import Load, offered_load
 

@@ -12,9 +12,8 @@ from simserve.metrics.answers.resilience import ResilienceAnswer, chosen_of
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.study.capacity.question import check_slo
-from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import FleetCost, Need, cost_of, hours_of, needs, outgrown_month
-from simserve.study.plan.options import Fleets, Option, checked, options, usd_per_gpu_hour
+from simserve.study.plan.options import Demand, Fleets, Option, checked, demand_of, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
 from simserve.study.progress import enter
 from simserve.units import HOURS_A_MONTH

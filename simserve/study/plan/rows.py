@@ -1,17 +1,9 @@
 """Rows of a plan: an option with the size of its fleet, its cost and what it attains."""
 
 from simserve.errors import Problem
+from simserve.metrics.answers import plan_option
 from simserve.metrics.answers.fleet_needs import OptionGrowth
 from simserve.metrics.answers.option_cost import OptionCost
-from simserve.metrics.answers.plan_option import (
-    OptionFleet,
-    OptionLatencies,
-    OptionShare,
-    OtherSizes,
-    PlanOption,
-    Refusal,
-    TiedFleet,
-)
 from simserve.metrics.answers.struct import Struct
 from simserve.metrics.tails import capped
 from simserve.study.plan.fleet_search import Trial
@@ -20,7 +12,7 @@ from simserve.study.plan.outcome import OptionOutcome, Sized
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
 
 
-def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:
+def choice_row(plan: Plan, choice: Choice, rank: int) -> plan_option.PlanOption:
     """Return the row of an option that meets the SLO."""
     sized, cost, best, at_end = choice.sized, choice.cost, plan.choices[0], choice.at_end
     is_close = choice is not best and cost.usd_low <= best.cost.usd_per_month
@@ -41,40 +33,37 @@ def choice_row(plan: Plan, choice: Choice, rank: int) -> PlanOption:
     )
 
 
-def other_row(plan: Plan, outcome: OptionOutcome) -> PlanOption:
+def other_row(plan: Plan, outcome: OptionOutcome) -> plan_option.PlanOption:
     """Return the row of an option that does not meet the SLO, with the figures of its largest fleet."""
     nearest = outcome.nearest
     known = [_fleet(outcome, nearest), OptionCost(usd_per_gpu_hour=plan.usd_per_gpu_hour[outcome.option.gpu])]
     if nearest is None:
         return _joined(*known, outcome.alone, refused=outcome.problem)
     slo, met_frac = nearest.point.worst_slo
-    failing = OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
+    failing = plan_option.OtherSizes(fails_first=slo, fails_first_frac=met_frac, saturated=nearest.point.is_saturated)
     parts = (*known, _share(nearest), failing, _latencies(nearest), outcome.alone)
     return _joined(*parts, refused=outcome.problem)
 
 
-def _joined(*parts: Struct, refused: Problem | None = None) -> PlanOption:
+def _joined(*parts: Struct, refused: Problem | None = None) -> plan_option.PlanOption:
     """Return the row with the columns of its parts."""
-    why = None if refused is None else Refusal(rule=refused.rule, value=refused.value, remedy=refused.remedy)
-    return PlanOption(**{name: value for part in parts for name, value in part}, refused_because=why)
+    why = (
+        None if refused is None else plan_option.Refusal(rule=refused.rule, value=refused.value, remedy=refused.remedy)
+    )
+    return plan_option.PlanOption(**{name: value for part in parts for name, value in part}, refused_because=why)
 
 
 def _fleet(
-    outcome: OptionOutcome,
-    needed: Trial | None,
-    *,
-    rank: int | None = None,
-    bought: Replicas = (),
-    is_close: bool = False,
-) -> OptionFleet:
+    own: OptionOutcome, needed: Trial | None, *, rank: int | None = None, bought: Replicas = (), is_close: bool = False
+) -> plan_option.OptionFleet:
     """Return the option with the replicas that it needs, and those to buy if it is ranked."""
-    option, fleets = outcome.option, outcome.fleets
+    option, fleets = own.option, own.fleets
     by_pool = bought if option.is_disaggregated and bought else (None, None)
     per_replica = None if fleets is None else fleets.gpus_per_replica
-    return OptionFleet(
+    return plan_option.OptionFleet(
         option=option.name,
         rank=rank,
-        state=outcome.state,
+        state=own.state,
         close_call=is_close,
         calibrated=None if fleets is None else all(setup.calibrated for setup in fleets.least.setups),
         gpu=option.gpu,
@@ -89,9 +78,9 @@ def _fleet(
     )
 
 
-def _share(trial: Trial) -> OptionShare:
+def _share(trial: Trial) -> plan_option.OptionShare:
     point, share = trial.point, trial.point.attained
-    return OptionShare(
+    return plan_option.OptionShare(
         decision=trial.decision,
         r=None if trial.judged is None else capped(trial.judged.margin.log_r),
         probability=None if trial.judged is None else trial.judged.probability,
@@ -105,13 +94,13 @@ def _share(trial: Trial) -> OptionShare:
     )
 
 
-def _other_sizes(sized: Sized) -> OtherSizes:
+def _other_sizes(sized: Sized) -> plan_option.OtherSizes:
     """Return the fleet with its spares, and the next smaller one if there is one."""
     all_up_frac = sized.all_up.point.attained_frac
     if sized.fewer is None:
-        return OtherSizes(all_up_attained_frac=all_up_frac)
+        return plan_option.OtherSizes(all_up_attained_frac=all_up_frac)
     fewer = sized.fewer.point
-    return OtherSizes(
+    return plan_option.OtherSizes(
         all_up_attained_frac=all_up_frac,
         fewer_attained_frac=fewer.attained_frac,
         fewer_saturated=fewer.is_saturated,
@@ -121,13 +110,13 @@ def _other_sizes(sized: Sized) -> OtherSizes:
     )
 
 
-def _tied(sized: Sized) -> TiedFleet:
+def _tied(sized: Sized) -> plan_option.TiedFleet:
     """Return the smallest statistically tied fleet, including spares."""
     if sized.tied is None:
-        return TiedFleet()
+        return plan_option.TiedFleet()
     share, n_saved = sized.tied.point.attained, sum(sized.needed.replicas) - sum(sized.tied.replicas)
     replicas = sum(sized.bought) - n_saved
-    return TiedFleet(
+    return plan_option.TiedFleet(
         tied_replicas=replicas,
         tied_gpus=replicas * sized.fleets.gpus_per_replica,
         tied_n_seeds=len(sized.tied.point.runs),
@@ -139,9 +128,9 @@ def _tied(sized: Sized) -> TiedFleet:
     )
 
 
-def _latencies(trial: Trial) -> OptionLatencies:
+def _latencies(trial: Trial) -> plan_option.OptionLatencies:
     latency_s = trial.point.latency_s
-    return OptionLatencies(
+    return plan_option.OptionLatencies(
         ttft_p50_s=latency_s("ttft_s", "p50"),
         ttft_p99_s=latency_s("ttft_s", "p99"),
         tpot_p50_s=latency_s("tpot_s", "p50"),

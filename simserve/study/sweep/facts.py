@@ -152,10 +152,8 @@ def _tied(ranked: Sequence[PointRuns]) -> list[int]:
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Return the places of non-dominated points, the lowest cost first, including equal points.
-
-    A point dominates another if its cost is at most and its gain at least as large, one of them strictly. No NaN.
-    """
+    """Return the places of non-dominated points, the lowest cost first, including equal points. A point dominates
+    another if its cost is at most and its gain at least as large, one of them strictly. No NaN."""
     order = sorted(range(len(costs)), key=lambda place: (costs[place], -gains[place]))
     front: list[int] = []
     for place in order:

@@ -13,7 +13,7 @@ from simserve.metrics.answers.sweep import PointStatus
 from simserve.metrics.answers.sweep_runs import FinishedRun, SweepRun
 from simserve.metrics.cost_error import Pair
 from simserve.metrics.decision import DEFAULT_EFFORT, Decision, Effort
-from simserve.metrics.decision_json import DecisionJson
+from simserve.metrics.summary_schema import DecisionJson
 from simserve.metrics.tails import Sample
 from simserve.study.cost_draws import reach_of
 from simserve.study.drawn_costs import DrawnCosts

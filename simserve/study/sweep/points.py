@@ -99,10 +99,8 @@ def _spread(value: Any, place: str) -> list[Any]:
 def grid(
     axes: Sequence[SweepAxis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "command line --vary"
 ) -> tuple[SweepPoint, ...]:
-    """Combine each listed point, or the unchanged scenario, with each point of the grid.
-
-    Raise ScenarioError for a key that is varied twice or is the seed, and for no point or too many.
-    """
+    """Combine each listed point, or the unchanged scenario, with each point of the grid. Raise ScenarioError for a key
+    that is varied twice or is the seed, and for no point or too many."""
     _check_keys([axis.key for axis in axes], {".".join(each.keys) for point in listed for each in point})
     n_points = prod(len(axis.values) for axis in axes) * max(1, len(listed))
     if not axes and not listed:
@@ -138,10 +136,8 @@ def axes_of(template: Template, vary: Iterable[tuple[str, Iterable[Any]]]) -> li
 
 
 def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoint, ...]:
-    """Resolve the points, or give the reason why their values conflict.
-
-    Raise ScenarioError for a value that is invalid at every point, and if no point is valid.
-    """
+    """Resolve the points, or give the reason why their values conflict. Raise ScenarioError for a value that is invalid
+    at every point, and if no point is valid."""
     result = tuple(_resolved(template, point) for point in points)
     hopeless = _hopeless(result)
     if hopeless or not any(point.scenario for point in result):

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from simserve.errors import SimserveError
 from simserve.metrics.answers.sweep_runs import SweepRun
-from simserve.study.deterministic_load import is_deterministic
+from simserve.study.fleet import is_deterministic
 from simserve.study.processes import Lost, Runner, Task
 from simserve.study.progress import counted
 from simserve.study.sweep.point_runs import PointRuns
@@ -55,10 +55,8 @@ class Sweep:
 
 
 def run_sweep(question: SweepQuestion, journal: Journal[SweepRun], run: Runner) -> Sweep:
-    """Run in rounds what the journal lacks, and add each run once finished.
-
-    Raise OutputError for a full disk, SimserveError for a lost cluster.
-    """
+    """Run in rounds what the journal lacks, and add each run once finished. Raise OutputError for a full disk,
+    SimserveError for a lost cluster."""
     failed: dict[str, SweepRun] = {}
     wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
     while True:

@@ -57,9 +57,7 @@ def too_many(got: str, duration_s: float) -> TraceError:
 
 def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> Floats:
     """Draw instants of a renewal process of rate 1 with gamma gaps, `(n,)`; all other rates are mapped from it.
-
-    burstiness is the shape of the gaps, 1 / CV^2: 1 is Poisson, less is burstier.
-    """
+    burstiness is the shape of the gaps, 1 / CV^2: 1 is Poisson, less is burstier."""
     rng = stream("arrivals")
     gaps = rng.standard_exponential(n) if burstiness == 1 else rng.standard_gamma(burstiness, n) / burstiness
     return np.cumsum(gaps)

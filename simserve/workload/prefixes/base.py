@@ -34,14 +34,12 @@ class PrefixStructure:
     """Its requests have a session_id."""
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
-        """Return requests with whole prompts and prefixes.
-
-        One per instant; or, for a structure that sets arrival times, all before duration_s if that is given.
-        """
+        """Return requests with whole prompts and prefixes. One per instant; or, for a structure that sets arrival
+        times, all before duration_s if that is given."""
         raise NotImplementedError
 
 
-def prepended(arrival_s: Floats, drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
+def prefixed(arrival_s: Floats, drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
     """Return requests with `before` tokens ahead of each prompt, `(n,)`."""
     prompts = before + drawn.prompt_tokens
     return Trace(arrival_s, prompts, drawn.output_tokens, prefixes=prefixes, notes=drawn.notes)

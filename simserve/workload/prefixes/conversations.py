@@ -9,14 +9,7 @@ from pydantic.dataclasses import dataclass
 from simserve.tables.columns import Floats, Ints, by_appearance
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
 from simserve.workload.lengths.base import STRICT, Drawn, Tokens
-from simserve.workload.prefixes.base import (
-    BlockTokens,
-    DrawLengths,
-    PrefixStructure,
-    SomeTokens,
-    prepended,
-    runs_of_two,
-)
+from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, SomeTokens, prefixed, runs_of_two
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Dependencies, Prefixes, Trace
 
@@ -68,9 +61,7 @@ class Conversations(PrefixStructure):
 
     def draw(self, arrival_s: Floats, duration_s: float | None, lengths: DrawLengths, stream: Stream) -> Trace:
         """Return the first requests of all conversations; request i has the i-th lengths, in whichever conversation.
-
-        After answers the order is unknown, so the rows go conversation by conversation.
-        """
+        After answers the order is unknown, so the rows go conversation by conversation."""
         if self.next_turn == "after_answer":
             return self._after_answers(arrival_s, duration_s, lengths, stream)
         turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
@@ -89,7 +80,7 @@ class Conversations(PrefixStructure):
     def _text(self, turns: Turns, drawn: Drawn) -> Trace:
         """Build the requests of these turns, with their conversations so far."""
         before, prefixes = self._history(turns, drawn)
-        trace = prepended(turns.arrival_s, drawn, before, prefixes)
+        trace = prefixed(turns.arrival_s, drawn, before, prefixes)
         return replace(trace, session_id=turns.conversation.astype(np.str_), turn=turns.turn)
 
     def _first(self, start_s: Floats, stream: Stream) -> Turns:

@@ -9,14 +9,7 @@ from pydantic.dataclasses import dataclass
 from simserve.tables.columns import Floats
 from simserve.workload.amounts import Whole, picked, whole_numbers, zipf_weights
 from simserve.workload.lengths.base import STRICT
-from simserve.workload.prefixes.base import (
-    BlockTokens,
-    DrawLengths,
-    PrefixStructure,
-    SomeTokens,
-    prepended,
-    runs_of_two,
-)
+from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, SomeTokens, prefixed, runs_of_two
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Trace
 
@@ -48,4 +41,4 @@ class Documents(PrefixStructure):
         n_system = self.system_tokens // self.block_tokens
         own_first_ids = n_system + np.cumsum(n_ids - n_system) - (n_ids - n_system)
         prefixes = runs_of_two(self.block_tokens, self.system_tokens, own_first_ids[which], n_ids[which])
-        return prepended(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)
+        return prefixed(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from simserve.tables.columns import Floats
 from simserve.workload.amounts import picked, zipf_weights
 from simserve.workload.lengths.base import STRICT, Tokens
-from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, prepended
+from simserve.workload.prefixes.base import BlockTokens, DrawLengths, PrefixStructure, prefixed
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Prefixes, Trace
 
@@ -53,4 +53,4 @@ class Shared(PrefixStructure):
         n_ids = tokens // self.block_tokens
         first_ids = np.cumsum(n_ids) - n_ids
         prefixes = Prefixes(self.block_tokens, first_ids[which], n_ids[which], np.arange(len(arrival_s) + 1))
-        return prepended(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)
+        return prefixed(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)

@@ -1,9 +1,8 @@
-"""Readers of trace files, one file per format (logs and Weka: in logs/), and `auto`, which detects the format."""
+"""Readers of trace files (logs and Weka: in logs/), and `auto`, which detects the format."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,18 @@ import numpy as np
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
+from simserve.workload.readers import csv_rows, json_rows, prometheus, simserve
 from simserve.workload.readers.agents import is_agents
 from simserve.workload.readers.logs.records import format_of
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
-from simserve.workload.readers.prometheus import is_range
-from simserve.workload.readers.simserve import parquet_columns
 from simserve.workload.readers.text_lines import head, is_bench_result
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve", "log", "prometheus", "weka")
+
+READERS = {"azure": csv_rows.read_azure, "burstgpt": csv_rows.read_burstgpt, "simserve": simserve.read}
+READERS |= {"mooncake": json_rows.read_mooncake, "vllm": json_rows.read_vllm, "prometheus": prometheus.read}
+"""Readers by format; logs, Weka's and results of benchmarks have their own."""
 
 ROWS_LOOKED_AT = 100
 """Lines of JSON read to tell a Mooncake trace from a vLLM one."""
@@ -37,18 +39,20 @@ def read_recording(path: Path, format: str = "auto", names: Mapping[str, str] | 
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
-    if names:
-        if format not in ("auto", "log"):
-            raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
-        return _requests(path, names)
-    name, note = detect(path) if format == "auto" else (format, None)
+    if names and format not in ("auto", "log"):
+        raise TraceError(f"{path}: names of columns are for a log, got format {format}; leave the format out")
+    name, note = ("log", None) if names else detect(path) if format == "auto" else (format, None)
     if name == "log":
-        return _requests(path, {})
+        return _requests(path, names or {})
     if name == "weka":
         from simserve.workload.readers.logs import weka  # late, too
 
         return weka.read_recording(path)
-    trace: Trace = import_module(f"simserve.workload.readers.{name}").read(path)
+    if name == "vllm" and is_bench_result(head(path)):
+        from simserve.workload.readers.logs import bench  # late: it imports arrivals, which traces do not need
+
+        return bench.read_trace(path)
+    trace = READERS[name](path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
 
 
@@ -71,12 +75,10 @@ HEADERS = (
 
 
 def detect(path: Path) -> tuple[str, str | None]:
-    """Return the format of a trace file, from its name and first lines, and a note if another is possible.
-
-    Raises TraceError.
-    """
+    """Return the format of a trace file, from its name and first lines, and a note if another is possible. Raises
+    TraceError."""
     if path.suffix == ".parquet":
-        names = parquet_columns(path, lambda _: None)[1]
+        names = simserve.parquet_columns(path, lambda _: None)[1]
         return ("simserve" if "arrival_s" in names else "log"), None
     begun = head(path).lstrip()
     first = begun.split("\n", 1)[0].strip()
@@ -89,7 +91,7 @@ def detect(path: Path) -> tuple[str, str | None]:
 
 def _json_hint(text: str) -> tuple[str, str | None]:
     """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
-    if is_range(text):
+    if prometheus.is_range(text):
         return "prometheus", None
     if is_agents(text):
         return "weka", None

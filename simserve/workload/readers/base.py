@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.tables.columns import Lists
+from simserve.tables.columns import Flags, Ints, Lists
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 MOST_SHOWN = 40
@@ -49,12 +49,12 @@ class Place:
     """Place of rows for messages: the file, and the line (or item) number of each row, `(n_rows,)`."""
 
     path: Path
-    numbers: NDArray[np.int64]
+    numbers: Ints
     word: str = "line"
     is_part: bool = False
     """Whether the file may have further rows."""
 
-    def take(self, rows: NDArray[np.int64]) -> "Place":
+    def take(self, rows: Ints) -> "Place":
         """Select rows."""
         return replace(self, numbers=self.numbers[rows])
 
@@ -64,7 +64,7 @@ def items(path: Path, n_rows: int, word: str) -> Place:
     return Place(path, np.arange(1, n_rows + 1), word)
 
 
-def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Cells | Lists) -> None:
+def refuse_rows(place: Place, is_bad: Flags, rule: str, values: Cells | Lists) -> None:
     """Raise TraceError that names the first few bad rows by their place in the file, and their count."""
     bad = np.flatnonzero(is_bad)
     if len(bad):
@@ -121,7 +121,7 @@ def answered(place: Place, trace: Trace, failed: str) -> Trace:
     return checked(place.take(kept), replace(trace.take(kept), notes=notes))
 
 
-def _whole(place: Place, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+def _whole(place: Place, name: str, values: NDArray[Any]) -> Ints:
     refuse_rows(place, values < LEAST[name], f"{name} must be at least {LEAST[name]}", values)
     refuse_rows(place, values > MOST_TOKENS, f"{name} must be at most {MOST_TOKENS}", values)
     refuse_rows(place, values != np.floor(values), f"{name} must be whole", values)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.input_files import MOST_TEXT_CHARACTERS
-from simserve.tables.columns import Flags, Floats, Lists, Meaning, joined
+from simserve.tables.columns import Flags, Floats, Ints, Lists, Meaning, joined
 from simserve.workload.readers.base import MOST_S, Cells, Place, Texts, refuse_rows
 from simserve.workload.size import MOST_REQUESTS
 
@@ -149,10 +149,10 @@ def instants(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.datet
     return result
 
 
-def seconds_since_first(instants: NDArray[np.datetime64]) -> NDArray[np.float64]:
+def seconds_since_first(instants: NDArray[np.datetime64]) -> Floats:
     """Return seconds since the earliest instant, `(n,)`."""
     since = instants - instants.min() if len(instants) else instants - instants
-    seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
+    seconds: Floats = since.astype(np.float64) / 1e9
     return seconds
 
 
@@ -208,8 +208,7 @@ INSTANT = CellKind("instant", stamps_or_numbers)
 LATER = CellKind("instant", later_stamps)
 IDS = CellKind("ids", ids)
 
-
-Piece = tuple[NDArray[np.int64], Mapping[str, Cells]]
+Piece = tuple[Ints, Mapping[str, Cells]]
 """Some rows of a file: their lines, and the cells of each column."""
 
 BLOCK_ROWS = 1 << 19
@@ -218,7 +217,7 @@ BLOCK_ROWS = 1 << 19
 
 def read_pieces(path: Path, pieces: Iterable[Piece], kinds: Mapping[str, CellKind]) -> tuple[Place, dict[str, Any]]:
     """Return the columns of a file. Raises TraceError."""
-    lines: list[NDArray[np.int64]] = []
+    lines: list[Ints] = []
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
     n_ids, n_rows, n_due = 0, 0, BLOCK_ROWS
     nothing: Piece = (np.zeros(0, np.int64), dict.fromkeys(kinds, Texts()))

@@ -1,4 +1,4 @@
-"""Rows of a CSV file with a header, and the line of each."""
+"""Rows of a CSV file with a header, and the line of each; traces of Azure and BurstGPT are such files."""
 
 import csv
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -8,25 +8,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import closest
-from simserve.workload.readers.base import Place, Texts, names_shown
-from simserve.workload.readers.cells import CellKind, Piece, read_pieces
+from simserve.tables.columns import Ints
+from simserve.workload.readers.base import Place, Texts, answered, checked, names_shown
+from simserve.workload.readers.cells import NUMBER, SPAN, STAMP, TEXT, CellKind, Piece, read_pieces, seconds_since_first
 from simserve.workload.readers.text_lines import line_pieces
+from simserve.workload.trace import Trace
 
-Rows = tuple[NDArray[np.int64], list[list[str]]]
+Rows = tuple[Ints, list[list[str]]]
 """Some rows of a file: the lines where they begin, and their cells."""
+
+AZURE = {"TIMESTAMP": STAMP, "ContextTokens": NUMBER, "GeneratedTokens": NUMBER}
+
+BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
+
+
+def read_azure(path: Path) -> Trace:
+    """Read an Azure LLM inference trace of 2023 or 2024, or LMM of 2025; stamps have up to seven fractional digits.
+    Raises TraceError.
+
+    Source: Azure Public Dataset, CC-BY 4.0 (Patel et al., Splitwise, ISCA '24).
+    """
+    place, columns, _ = read_csv(path, AZURE, AZURE)
+    return checked(place, Trace(seconds_since_first(columns.pop("TIMESTAMP")), *map(columns.pop, list(columns))))
+
+
+def read_burstgpt(path: Path) -> Trace:
+    """Read a BurstGPT trace of ChatGPT and GPT-4 calls, in seconds; those without response tokens failed, and are left
+    out. Raises TraceError.
+
+    Source: Wang et al., BurstGPT (2024), CC-BY 4.0. Older files lack Session ID and Elapsed time.
+    """
+    kinds = dict.fromkeys(BURSTGPT, NUMBER) | {"Session ID": TEXT, "Elapsed time": SPAN}
+    place, columns, _ = read_csv(path, kinds, BURSTGPT)
+    more: dict[str, Any] = {"session_id": columns.get("Session ID"), "e2e_s": columns.get("Elapsed time")}
+    return answered(place, Trace(*map(columns.pop, BURSTGPT), **more), "calls (no response tokens)")
 
 
 def read_csv(
     path: Path, kinds: Mapping[str, CellKind], needed: Collection[str]
 ) -> tuple[Place, dict[str, Any], list[str]]:
-    """Return the columns with a kind that are present, and the names of all columns.
-
-    A short row has "" in its last columns; blank lines are skipped. Raises TraceError.
-    """
+    """Return the columns with a kind that are present, and the names of all columns. A short row has "" in its last
+    columns; blank lines are skipped. Raises TraceError."""
     pieces = filter(itemgetter(1), map(_not_blank, _pieces(path)))
     lines, rows = next(pieces, (np.zeros(0, np.int64), []))
     if not rows:

@@ -1,4 +1,4 @@
-"""JSON as columns: lines of one object each, or one object of any size, read item by item."""
+"""JSON as columns: lines of one object each, as in traces of Mooncake and vLLM, or one object, read item by item."""
 
 import json
 import re
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.input_files import parse_json, parse_value
 from simserve.tables.columns import Lists, joined
-from simserve.workload.readers.base import Place, checked
+from simserve.workload.readers.base import MS, Place, checked
 from simserve.workload.readers.cells import IDS, NUMBER, CellKind, Piece, read_pieces
-from simserve.workload.readers.prefix_ids import HashIds
+from simserve.workload.readers.prefix_ids import MOONCAKE_BLOCK_TOKENS, VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
 from simserve.workload.readers.text_lines import MOST_LINE_BYTES, decoded, line_pieces
 from simserve.workload.trace import Trace
 
@@ -29,8 +29,32 @@ ReadRow = Callable[[Path, int, str], Mapping[str, Any]]
 """Reads the text of a line, given its number. Raises TraceError."""
 
 
-def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
-    """Read a trace with a request a line (Mooncake, vLLM); empty lines are skipped. Raises TraceError."""
+def read_mooncake(path: Path) -> Trace:
+    """Read a Mooncake trace: stamps are milliseconds in steps of 3 s, hash_ids chained. Raises TraceError.
+
+    The last block of a prompt, nearly always partial, has an id too. It is dropped: engines share whole blocks, and
+    only a prompt equal to the last token has the same id.
+    Source: Mooncake (Qin et al., FAST '25), Apache-2.0.
+    """
+    return _read_lines(path, MS, lambda rows, _: HashIds(rows, MOONCAKE_BLOCK_TOKENS))
+
+
+def read_vllm(path: Path) -> Trace:
+    """Read a timed trace of vLLM, such as the Qwen-Bailian ones; stamps are seconds. Raises TraceError.
+
+    They have hash_ids of 16 tokens (vllm-project/vllm pull request 39795), each from its own block alone (README of
+    alibaba-edu/qwen-bailian-usagetraces-anon). Mooncake's in seconds have 512.
+    """
+
+    def hash_ids(rows: Lists, prompt_tokens: NDArray[Any]) -> HashIds:
+        block_tokens = given_block_tokens(prompt_tokens, np.diff(rows.offsets)) or VLLM_BLOCK_TOKENS
+        return HashIds(rows, block_tokens, may_be_unchained=True)
+
+    return _read_lines(path, 1.0, hash_ids)
+
+
+def _read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
+    """Read a trace with a request a line; empty lines are skipped. Raises TraceError."""
     place, columns = read_pieces(path, cells_of_lines(path, _row, KINDS), KINDS)
     columns["timestamp"] *= seconds_per_stamp
     hash_ids = columns.pop("hash_ids")
@@ -62,10 +86,7 @@ def _row(path: Path, line: int, text: str) -> Mapping[str, Any]:
 
 def read_object(path: Path, kinds: Mapping[str, CellKind]) -> dict[str, Any]:
     """Return the values of a file's object, such as a benchmark's result: lists with a kind as columns, other lists as
-    empty ones, the rest as it is.
-
-    Raises TraceError.
-    """
+    empty ones, the rest as it is. Raises TraceError."""
     text = _Text(path)
     try:
         members = dict(_members(path, text, kinds))

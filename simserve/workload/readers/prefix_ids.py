@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.tables.columns import Floats, Lists
+from simserve.tables.columns import Flags, Floats, Lists
 from simserve.workload.readers.base import Place, refuse_rows
 from simserve.workload.readers.cells import numbers
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
@@ -142,7 +142,7 @@ def first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | Non
     return (at, first[same][at]) if len(at) else None
 
 
-def _refuse_counts(place: Place, is_bad: NDArray[np.bool_], rule: str, n_ids: Ints, tokens: Ints) -> None:
+def _refuse_counts(place: Place, is_bad: Flags, rule: str, n_ids: Ints, tokens: Ints) -> None:
     if is_bad.any():
         got = [f"{n} for {t} tokens" for n, t in zip(n_ids.tolist(), tokens.tolist(), strict=True)]
         refuse_rows(place, is_bad, rule, got)

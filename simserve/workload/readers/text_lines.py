@@ -41,9 +41,7 @@ def is_bench_result(text: str) -> bool:
 
 def line_pieces(path: Path) -> Iterator[list[str]]:
     """Yield the lines of a file, about PIECE_BYTES at a time, once all of it is found to be text within the limits.
-
-    Raises TraceError.
-    """
+    Raises TraceError."""
     _check(path)
     with _reading(path), unpacked(path, may_be_gzip=True) as content:
         text = TextIOWrapper(content, "utf-8-sig", newline="")
@@ -82,10 +80,8 @@ def _that_fit(most: int, n_bytes: int) -> int:
 
 
 def _check(path: Path) -> None:
-    """Raise TraceError unless a file is UTF-8 text, and its size, lines and longest line are within the limits.
-
-    A line that lies within a piece is short enough.
-    """
+    """Raise TraceError unless a file is UTF-8 text, and its size, lines and longest line are within the limits. A line
+    that lies within a piece is short enough."""
     n_lines = n_characters = 0
     most = most_rows()
     for text in decoded(path):

@@ -5,7 +5,7 @@ from typing import Any
 
 from simserve import load_scenario
 from simserve.metrics.answers.check import ScenarioDifference
-from simserve.study.check.same_question import differences, portable
+from simserve.study.check.baseline import differences, portable
 from tests.cli.scenarios import write_scenario
 
 

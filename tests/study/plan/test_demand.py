@@ -7,7 +7,7 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
-from simserve.study.plan.demand import PEAK_WARM_UP_S, demand_of
+from simserve.study.plan.options import PEAK_WARM_UP_S, demand_of
 from tests.cli.scenarios import write_scenario
 
 LENGTHS = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}

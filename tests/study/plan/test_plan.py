@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario
-from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.fleet_search import FleetSearch
 from simserve.study.plan.growth import cost_of, hours_of, needs, outgrown_month
-from simserve.study.plan.options import Fleets, Option
+from simserve.study.plan.options import Demand, Fleets, Option
 from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, settled, sized
 from simserve.study.plan.plan import Plan, PlanQuestion, planned, settle
 from simserve.study.run_seeds import Run

@@ -10,7 +10,7 @@ import pytest
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario.template import Override, Template
 from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, parse_axis, resolved
-from simserve.study.sweep.points_file import read_points
+from simserve.study.sweep.question import read_points
 from simserve.tables.parquet import write_columns
 from tests.cli.scenarios import write_scenario
 

@@ -25,9 +25,9 @@ from simserve.report.sweep.page import tell
 from simserve.scenario import load_scenario
 from simserve.scenario.template import Template
 from simserve.simulation import simulate
-from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
 from simserve.study.progress import StudyProgress, shown_by
+from simserve.study.run_figures import MEASURES
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
 from simserve.study.sweep.points import grid, parse_axis, resolved

@@ -63,10 +63,8 @@ class Log:
 
 
 def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Complete the latencies from any two: E2E = TTFT + TPOT (output tokens - 1).
-
-    Raises TraceError where a first token comes after the last, or an instant before the one it follows.
-    """
+    """Complete the latencies from any two: E2E = TTFT + TPOT (output tokens - 1). Raises TraceError where a first token
+    comes after the last, or an instant before the one it follows."""
     for name, column in given.items():
         refuse_rows(place, column < 0, f"{name} must not be negative (do the clocks of its instants agree?)", column)
     gaps = output_tokens - 1

@@ -89,19 +89,17 @@ def read_steps(path: Path) -> StepLog:
         return _scrapes(path)
     rows: list[tuple[float, ...]] = []
     has_prompts, n_mixed, before = False, 0, 0.0
-    for number, line in enumerate(chain.from_iterable(line_pieces(path)), 1):
+    for at, line in enumerate(chain.from_iterable(line_pieces(path)), 1):
         has_prompts |= SGLANG_PROMPTS in line
         if matched := SGLANG.search(line):
             running, tokens, rate = map(float, matched.groups())
             if running and rate and not has_prompts:
-                rows.append(
-                    (number, before or running, running, tokens - running * SGLANG_STEPS / 2, np.nan, rate, 0.0)
-                )
+                rows.append((at, before or running, running, tokens - running * SGLANG_STEPS / 2, np.nan, rate, 0.0))
             n_mixed, has_prompts, before = n_mixed + has_prompts, False, running
         elif matched := VLLM.search(line):
             prompts, rate, running, usage, hit = (float(each or 0) for each in matched.groups())
             if running and rate:
-                rows.append((number, before, running, np.nan, usage / 100, rate, prompts * (1 - hit / 100)))
+                rows.append((at, before, running, np.nan, usage / 100, rate, prompts * (1 - hit / 100)))
             before = running
     return _steady(path, "line", rows, {"with a prompt since the line before": n_mixed})
 

@@ -13,19 +13,8 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.tables.columns import Floats, Ints, taken
+from simserve.workload.readers import cells
 from simserve.workload.readers.base import MS, NS, US, Place, checked, items, names_shown, shown
-from simserve.workload.readers.cells import (
-    AMOUNT,
-    FLAG,
-    INSTANT,
-    LABEL,
-    LATER,
-    NUMBER,
-    TEXT,
-    TIME,
-    CellKind,
-    read_pieces,
-)
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.json_rows import cells_of_lines
 from simserve.workload.readers.logs import bench
@@ -38,16 +27,16 @@ from simserve.workload.trace import MOST_TOKENS, Trace
 STATUS = {"finished", "rejected", "timed_out", "failed", "unfinished", ""}
 """Values of `status` that identify a simulated run."""
 
-KINDS: Mapping[str, CellKind] = {
-    **dict.fromkeys((*METRICS, "max_tokens"), TIME),
-    **dict.fromkeys(("first_token_s", "end_s"), LATER),
-    **dict.fromkeys(("session_id", "model", "pod", "version"), TEXT),
-    "turn": AMOUNT,
-    "arrival_s": INSTANT,
-    "prompt_tokens": NUMBER,
-    "output_tokens": NUMBER,
+KINDS: Mapping[str, cells.CellKind] = {
+    **dict.fromkeys((*METRICS, "max_tokens"), cells.TIME),
+    **dict.fromkeys(("first_token_s", "end_s"), cells.LATER),
+    **dict.fromkeys(("session_id", "model", "pod", "version"), cells.TEXT),
+    "turn": cells.AMOUNT,
+    "arrival_s": cells.INSTANT,
+    "prompt_tokens": cells.NUMBER,
+    "output_tokens": cells.NUMBER,
 }
-MORE = {"status": LABEL, "cache_hit": FLAG} | PREFIXES
+MORE = {"status": cells.LABEL, "cache_hit": cells.FLAG} | PREFIXES
 """Columns that are read by these names alone."""
 
 FAILED = ("failure", "failed", "error")
@@ -69,9 +58,7 @@ def read_parquet(path: Path, reading: LogReading = NOTHING) -> Log:
     kinds = _kinds(path, names, reading)
     columns, _ = parquet_columns(path, kinds.get)
     place = items(path, len(next(iter(columns.values()))), "row")
-    return _log(
-        place, {name: kinds[name].read(place, name, column) for name, column in columns.items()}, names, reading
-    )
+    return _log(place, {name: kinds[name].read(place, name, own) for name, own in columns.items()}, names, reading)
 
 
 def read_csv_table(path: Path, first: str, reading: LogReading = NOTHING) -> Log:
@@ -99,7 +86,7 @@ def read_lines(path: Path, reading: LogReading = NOTHING) -> Log:
     for _ in cells_of_lines(path, noted, ()):
         pass
     kinds = _kinds(path, list(names), reading)
-    return _log(*read_pieces(path, cells_of_lines(path, _row, kinds), kinds), list(names), reading)
+    return _log(*cells.read_pieces(path, cells_of_lines(path, _row, kinds), kinds), list(names), reading)
 
 
 def of_records(path: Path, records: LogRecords, reading: LogReading = NOTHING) -> Log:
@@ -117,7 +104,7 @@ def of_row(path: Path, row: Mapping[str, Any], reading: LogReading = NOTHING) ->
     return of_records(path, LogRecords([flat(row)], [1], word="row"), reading)
 
 
-def _kinds(path: Path, header: Sequence[str], reading: LogReading) -> dict[str, CellKind]:
+def _kinds(path: Path, header: Sequence[str], reading: LogReading) -> dict[str, cells.CellKind]:
     """Return the kinds of the columns that are read. Raises TraceError if a required one is missing."""
     others = {name: kind for name, kind in MORE.items() if name in header}
     return {column.name: KINDS[ours] for ours, column in reading.matched(path, header).items()} | others
