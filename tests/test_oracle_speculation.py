@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simserve import catalog
 from simserve.catalog.layers import Heads, LayerGroup
 from simserve.catalog.specs import ModelSpec
-from simserve.catalog.states import LinearAttention
+from simserve.catalog.states import StateLayers
 from simserve.columns.run import serve as run_cluster
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.shard import Shard
@@ -62,7 +62,9 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     ]
 
 
-SMALL_STATE = LinearAttention(n_key_heads=1, key_head_dim=8, n_value_heads=1, value_head_dim=8, conv_size=4)
+SMALL_STATE = StateLayers.of(
+    "gated_delta_net", n_key_heads=1, key_head_dim=8, n_value_heads=1, value_head_dim=8, conv_size=4
+)
 
 BASES = tuple(
     replace(catalog.load_model(name), linear=SMALL_STATE)

@@ -72,12 +72,12 @@ def over_runs(reader: RunView) -> str:
 
 
 def prediction(reader: RunView) -> str:
-    """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays."""
+    """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays in which anything finished."""
     result = reader.summary.prediction
-    if not result:
-        return ""
     keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
-    known = {key: ends for key in keys if (ends := reader.predicted(key, "p99")) is not None}
+    known = {key: ends for key in keys if result and (ends := reader.predicted(key, "p99")) is not None}
+    if not result or not known:
+        return ""
     intervals = listed([f"p99 {SHORT[key]} is {span(*ends)}" for key, ends in known.items()])
     n = result.replays
     of_all = " over all classes" if len(reader.classes) > 1 else ""

@@ -217,7 +217,9 @@ def _started_per_s(requests: Columns) -> float | None:
     instants_s = np.concatenate([finished_s, started_s])
     order = np.argsort(instants_s, kind="stable")
     n_inside = np.cumsum(np.repeat([-1, 1], [len(finished_s), len(started_s)])[order])
-    most = int(n_inside.max(initial=0))
+    if not len(started_s):
+        return None
+    most = int(n_inside.max())
     full_s = instants_s[order][np.argmax(n_inside >= FULL_FRAC * most)]
     first = int(np.searchsorted(started_s, full_s)) + most // 2
     n = len(started_s) - 1 - first

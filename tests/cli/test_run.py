@@ -370,3 +370,11 @@ def test_a_decision_that_cannot_be_made_so_is_refused_before_the_run(
     outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", option, value)
     assert (outcome.exit_code, text in outcome.err) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_load_that_a_model_never_has_room_for_runs_and_says_so(tmp_path: Path) -> None:
+    pools = {"pools": [{"max_model_len": 16}]}
+    result = invoke("run", write_scenario(tmp_path, cluster=pools, measure=...), "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    assert result.out.startswith("Nothing finished: none of ")
+    assert "perturbed replays" not in result.out
