@@ -69,6 +69,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {"decoder_sparse_step": 33},
         "decoder_sparse_step must leave experts to one of the 32 layers at least; set no experts",
     ),
+    ("qwen3_moe", {"mlp_only_layers": [1000]}, "mlp_only_layers must name some of 32 layers, from 0 on, got 1000"),
     (
         "qwen3_moe",
         {"mlp_only_layers": [0] * 10_001},

@@ -14,6 +14,7 @@ from simserve.errors import CatalogError
 from tests.fuzz.configs import COMMON, LLAMA
 
 STATE = {"mixer": "mamba2", "sizes": {"n_heads": "a", "head_dim": "b", "state_dim": "c", "n_groups": "d"}}
+DELTA_NET = ("n_key_heads", "key_head_dim", "n_value_heads", "conv_size")
 SIZES = "conv_size, head_dim, n_groups, n_heads, state_dim"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -28,7 +29,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"layers": [{"by": "period", "value": 2, "kind": "experts", "others": "full"}]},
-        "layers: must have kinds of full, windowed, chunked, state, state+full, got experts",
+        "layers: must have kinds of full, windowed, chunked, got experts",
     ),
     ({"state": STATE}, f"state.sizes: conv_size has no key; give one for each of {SIZES}"),
     (
@@ -69,8 +70,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"derived": {"head_dim": {"times": []}}}, "derived.head_dim.times: must have at least 1 items, got []"),
     (
         {"derived": {"head_dim": {"times": ["model_type"]}}},
-        "derived: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, tokens, "
-        "tokens_or_0, number, got model_type of text",
+        "derived: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
+        "number, got model_type of text",
     ),
     ({"defaults": {"head_dim": 1.5}}, "defaults.head_dim: must be a whole number, got 1.5"),
     ({"defaults": {"head_dim": True}}, "defaults.head_dim: must be a whole number, got true"),
@@ -86,15 +87,31 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"layers": [{"by": "numbers", "key": "hidden_size", "kind": "full", "others": "full"}]},
-        "layers, by numbers: must be a key of type layers, numbers, got hidden_size of width",
+        "layers: must be a key of type layers, numbers, got hidden_size of width",
     ),
     (
         {"layers": [{"by": "period", "key": "use_sliding_window", "kind": "full", "others": "full"}]},
-        "layers, by period: must be a key of type count, period, frequency, got use_sliding_window of flag",
+        "layers: must be a key of type count, period, frequency, got use_sliding_window of flag",
+    ),
+    (
+        {"layers": [{"by": "since", "value": 1, "kind": "windowed"}]},
+        "layers.0: must say the kind of the layers and of others",
+    ),
+    (
+        {"layers": [{"by": "period", "value": 4, "kind": "full", "others": "state"}]},
+        "layers: must have kinds of full, windowed, chunked, got state",
+    ),
+    (
+        {"names": {"first_k_dense_replace": "model_type"}},
+        "names: must be a key of type count, count_or_0, got model_type of text",
+    ),
+    (
+        {"state": {"mixer": "gated_delta_net", "sizes": dict.fromkeys(DELTA_NET, "a")}},
+        "state.sizes: value_head_dim has no key; give one for each of conv_size, key_head_dim, n_key_heads",
     ),
     (
         {"windows": {"n_heads": "model_type", "n_kv_heads": "a", "head_dim": "b"}},
-        "sizes of parts: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
+        "windows: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
         "got model_type of text",
     ),
     (

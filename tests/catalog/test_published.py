@@ -138,3 +138,28 @@ def test_an_invented_key_is_refused_in_every_family(tmp_path: Path, name: str) -
     changed = {**config, **invented} if inner is None else {**config, inner: {**config[inner], **invented}}
     with pytest.raises(CatalogError, match="not understood, got attention_stride: 4"):
         read(tmp_path, changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "text"),
+    [
+        (
+            "Gemma-3n-E4B-it",
+            {"num_kv_shared_layers": 35},
+            "num_kv_shared_layers must leave layers of 35 that keep keys",
+        ),
+        (
+            "Gemma-3n-E4B-it",
+            {"num_kv_shared_layers": 40},
+            "num_kv_shared_layers must leave layers of 35 that keep keys",
+        ),
+        ("LFM2-1.2B", {"full_attn_idxs": [2, 16]}, "full_attn_idxs must name some of 16 layers, from 0 on, got 16"),
+        ("LFM2-1.2B", {"block_ffn_dim_multiplier": float("inf")}, "block_ffn_dim_multiplier: must be a finite number"),
+    ],
+)
+def test_layers_that_are_not_there_are_refused(tmp_path: Path, name: str, keys: dict[str, Any], text: str) -> None:
+    config = CONFIGS[name]
+    inner = "text_config" if "text_config" in config else None
+    changed = {**config, **keys} if inner is None else {**config, inner: {**config[inner], **keys}}
+    with pytest.raises(CatalogError, match=text):
+        read(tmp_path, changed)
