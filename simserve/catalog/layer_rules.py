@@ -49,7 +49,10 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
     if n_sharing >= len(layers):
         raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
     n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
-    heads = {"windowed": read_part(config, config.family.windows, Heads)}
+    own, keys = read_part(config, config.family.windows, Heads), config.family.windows
+    if own is not None and own.n_heads % own.n_kv_heads:
+        raise CatalogError(f"{keys['n_kv_heads']} must divide {keys['n_heads']} {own.n_heads}, got {own.n_kv_heads}")
+    heads = {"windowed": own}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     return tuple(
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
