@@ -27,7 +27,7 @@ OPTIONAL = frozenset({"state_value_bytes", "value_head_dim"})
 """Sizes of parts that a family need not have."""
 
 
-class _Loader(yaml.SafeLoader):
+class _UniqueKeys(yaml.SafeLoader):
     """Reads YAML in which no key is given twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -47,7 +47,7 @@ def family_of(model_type: object, folder: Path) -> Family:
     if not own.is_file():
         return families().get(str(model_type), _other())
     try:
-        data = yaml.load(read_file(own, SCENARIO_BYTES // 16), _Loader)
+        data = yaml.load(read_file(own, SCENARIO_BYTES // 16), _UniqueKeys)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise CatalogError(f"{own}: cannot be read ({' '.join(str(error).split())}); write it as YAML") from None
     return _named(str(own), data)

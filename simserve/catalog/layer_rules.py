@@ -150,7 +150,7 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
         return None
     match rule.by, value:
         case "numbers", _:
-            chosen = {int(each) - rule.first for each in (value.split(",") if isinstance(value, str) else value)}
+            chosen = {int(each) - rule.first for each in re.findall(r"\d+", str(value))}  # a list, or text of one
             beyond = sorted(each + rule.first for each in chosen if each not in layers)
             if beyond:
                 rest = f"must name some of {config.n_layers} layers, from {rule.first} on, got {beyond[0]}"

@@ -2,16 +2,22 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import yaml
 
 from simserve import catalog
-from simserve.catalog.families import families, read_family
+from simserve.catalog.families import families, family_data, read_family
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.states import Mamba2
+from simserve.cost.shard import Shard
+from simserve.cost.weights import parameters
 from simserve.errors import CatalogError
-from tests.fuzz.configs import COMMON, LLAMA
+from tests.fuzz.configs import COMMON, LLAMA, config_of
+from tests.fuzz.configs import KEYS as FAMILIES
+from tests.fuzz.mutants import mutant, typed
 
 STATE = {"mixer": "mamba2", "sizes": {"n_heads": "a", "head_dim": "b", "state_dim": "c", "n_groups": "d"}}
 DELTA_NET = ("n_key_heads", "key_head_dim", "n_value_heads", "conv_size")
@@ -219,3 +225,23 @@ def test_an_activation_that_does_not_say_whether_there_is_a_gate_is_refused(tmp_
         catalog.load_model(str(tmp_path / "config.json"))
     gated = write(tmp_path, "source: a paper\nmodel_types: brand_new\nhas: {gated_mlp: false}", hidden_act="relu2")
     assert not catalog.load_model(gated).gated_mlp
+
+
+def test_a_family_of_common_keys_has_no_file() -> None:
+    with pytest.raises(CatalogError, match="which models of common keys such as llama do not need, got 'qwen2'"):
+        catalog.describe("families", "qwen2")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() & families().keys()))
+def test_any_fault_in_a_file_is_an_error_by_its_name(tmp_path: Path, name: str) -> None:
+    random, file = Random(name), tmp_path / "family.yaml"
+    (tmp_path / "config.json").write_text(json.dumps(config_of(name)))
+    for _ in range(20):
+        data = random.choice((mutant, typed))(dict(family_data(name)), random)
+        file.write_text(yaml.safe_dump(data), encoding="utf-8")
+        try:
+            model = catalog.load_model(str(tmp_path))
+        except CatalogError as error:
+            assert str(error).startswith((f"{file}: ", f"{tmp_path / 'config.json'}: ")), str(error)
+        else:
+            assert 0 < sum(vars(parameters(Shard(model))).values()) < 10**18
