@@ -72,6 +72,8 @@ class Rule(Section):
         is_of_all = (self.by, self.key, self.value) == ("period", "", 1)
         if not self.kinds and (self.kind is None or (self.others is None and not is_of_all)):
             raise ValueError("must say the kind of the layers and of others")
+        if self.by == "period" and self.value is not None and self.value < 1:
+            raise ValueError("value must be at least 1")
         if not self.key and self.value is None:
             raise ValueError("must have a key or a value")
         return self

@@ -84,6 +84,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"defaults": {"sliding_window": -5}}, "defaults.sliding_window: must be at least 0, got -5"),
     ({"layers": [{"by": "period", "kind": "full", "others": "full"}]}, "layers.0: must have a key or a value"),
     (
+        {"layers": [{"by": "period", "value": 0, "kind": "full", "others": "full"}]},
+        "layers.0: value must be at least 1",
+    ),
+    (
         {"layers": [{"by": "period", "key": "decoder_sparse_step", "kind": "full"}]},
         "layers.0: must say the kind of the layers and of others",
     ),
