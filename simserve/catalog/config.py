@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil, isfinite, prod
+from math import ceil, prod
 from typing import Any
 
 from simserve.catalog.family import Family
@@ -26,11 +26,6 @@ class Config:
     def n_layers(self) -> int:
         """Layers of the file, as it counts them."""
         return int(self.values["num_hidden_layers"])
-
-    @property
-    def n_listed(self) -> int:
-        """Layers that a list may name: some files list MTP layers, too."""
-        return self.n_layers + (self.get("num_nextn_predict_layers") or 0)
 
     def get(self, key: str) -> Any:
         """Return a value, None for one that is missing."""
@@ -138,7 +133,7 @@ def _with_derived(config: Config, key: str) -> Config:
     value = top / over
     if derived.rounds_up or multiple != 1:
         value = ceil(value / multiple) * multiple
-    if not isfinite(value) or value != int(value):
+    if value != int(value):
         product = " times ".join(map(str, derived.times))
         divided, got = (product, top) if over == derived.over else (f"{product}, {top}", over)
         raise CatalogError(f"{derived.over} must divide {divided}, got {got}")

@@ -1,8 +1,10 @@
 """Families: the files of the catalog about the config.json of a model_type, read and checked."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -10,33 +12,29 @@ from typing import Any, get_args
 import yaml
 from pydantic import ValidationError
 
-from simserve.catalog.family import BY_TYPES, NUMBERS, SIZES, TYPES, Family, Mixer, Mlp, Rule
+from simserve.catalog.family import BY_TYPES, NUMBERS, SIZES, TYPES, Family, Mixer, Mlp
 from simserve.catalog.layers import Heads, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS
 from simserve.catalog.types import checked
 from simserve.errors import CatalogError, did_you_mean
-from simserve.input_files import read_file
+from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import problems_of
 
 OWN_FILE = "family.yaml"
 """The file of a family of one's own, beside its config.json."""
 
-FAMILY_BYTES = 2**20
-"""Limit of a family's file: a thousand times as large as those of the catalog."""
-
 OPTIONAL = frozenset({"value_head_dim"})
 """Sizes of parts that a family need not have."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads YAML without keys that are given twice."""
+class _UniqueKeys(yaml.SafeLoader):
+    """Reads YAML in which no key is given twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping. Raises ConstructorError."""
-        keys = [key.value for key, _ in node.value]
-        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
+        twice = [key for key, n in Counter(str(key.value) for key, _ in node.value).items() if n > 1]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -49,7 +47,7 @@ def family_of(model_type: object, folder: Path) -> Family:
     if not own.is_file():
         return families().get(str(model_type), _other())
     try:
-        data = yaml.load(read_file(own, FAMILY_BYTES), _Loader)
+        data = yaml.load(read_file(own, SCENARIO_BYTES // 16), _UniqueKeys)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise CatalogError(f"{own}: cannot be read ({' '.join(str(error).split())}); write it as YAML") from None
     return _named(str(own), data)
@@ -104,7 +102,6 @@ def read_family(data: object) -> Family:
     _check_once(own)
     family = own.within(common_family())
     _check_keys(own, family)
-    _check_types(own, family)
     _check_cycles(own)
     checked(family.file_type, own.defaults, ("defaults",))
     return family
@@ -140,29 +137,40 @@ def _check_once(family: Family) -> None:
 
 
 def _check_keys(own: Family, family: Family) -> None:
-    """Check that keys, kinds and sizes are known ones."""
-    named = {
-        "names": own.names,
-        "needs": own.needs,
-        "only": own.only,
-        "layers": _keys_of(own.layers),
-        "experts": _keys_of(own.experts),
-        "defaults": own.defaults,
-        "derived": (*own.derived, *(key for each in own.derived.values() for key in each.needs)),
-        "state.dtype": [own.state.dtype] if own.state and own.state.dtype else (),
+    """Check that keys, their types, kinds and sizes are known ones."""
+    rules = [*(("layers", each) for each in own.layers), *(("experts", each) for each in own.experts)]
+    parts = {
+        "state.sizes": own.state.sizes if own.state else {},
+        "windows": own.windows,
+        "layer_inputs": own.layer_inputs,
+        "shared_blocks": own.shared_blocks,
     }
-    for place, keys in named.items():
-        unread = next((key for key in keys if key not in family.types), None)
-        if unread is not None:
-            raise CatalogError(f"{place}: must be a key that is read, got {unread}; give its type in reads")
-    for place, rules, known in (("layers", own.layers, get_args(Mixer)), ("experts", own.experts, get_args(Mlp))):
-        plain = (rule for rule in rules if rule.by != "letters")
-        kinds = [each for rule in plain for each in (rule.kind, rule.others, *rule.kinds.values())]
-        if own.state is None and any("state" in str(each) for each in kinds):
+    read: list[tuple[str, Iterable[Any], tuple[str, ...]]] = [
+        ("names", own.names, ()),
+        *(("names", [name], _alike(family.kinds.get(key, ""))) for key, name in own.names.items()),
+        ("needs", own.needs, ()),
+        ("only", own.only, ()),
+        ("defaults", own.defaults, ()),
+        *(("derived", [key, *each.needs], NUMBERS) for key, each in own.derived.items()),
+        *((place, [rule.key or None], BY_TYPES[rule.by]) for place, rule in rules),
+        *((place, [rule.offset], NUMBERS) for place, rule in rules if type(rule.offset) is str),
+        *((place, [rule.when], ()) for place, rule in rules),
+        *((place, keys.values(), SIZES) for place, keys in parts.items()),
+        ("state.dtype", [own.state and own.state.dtype], ("dtype",)),
+    ]
+    for place, key, types in ((place, key, types) for place, keys, types in read for key in keys if key is not None):
+        kind = family.kinds.get(key)
+        if kind is None:
+            raise CatalogError(f"{place}: must be a key that is read, got {key}; give its type in reads")
+        if types and kind not in types:
+            raise CatalogError(f"{place}: must be a key of type {', '.join(types)}, got {key} of {kind}")
+    for place, rule in rules:
+        known, kinds = get_args(Mlp if place == "experts" else Mixer), {rule.kind, rule.others, *rule.kinds.values()}
+        if own.state is None and rule.by != "letters" and any("state" in str(each) for each in kinds):
             raise CatalogError("state is missing; layers of kind state need its mixer and sizes")
-        wrong = next((each for each in kinds if each not in (None, *known)), None)
-        if wrong is not None:
-            raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {wrong}")
+        wrong = kinds - {None, *known}
+        if wrong and rule.by != "letters":
+            raise CatalogError(f"{place}: must have kinds of {', '.join(known)}, got {min(map(str, wrong))}")
     if own.state is not None:
         _check_sizes("state.sizes", own.state.sizes, MIXERS[own.state.mixer].sizes)
     for place, part in (("windows", Heads), ("layer_inputs", LayerInputs), ("shared_blocks", SharedBlocks)):
@@ -170,44 +178,26 @@ def _check_keys(own: Family, family: Family) -> None:
             _check_sizes(place, sizes, [field.name for field in fields(part)])
 
 
-def _check_types(own: Family, family: Family) -> None:
-    """Check that keys have types that their rules can read."""
-    rules = [(place, rule) for place, rules in (("layers", own.layers), ("experts", own.experts)) for rule in rules]
-    read = [(f"{place}, by {rule.by}", BY_TYPES[rule.by], rule.key) for place, rule in rules if rule.key]
-    read += [(place, NUMBERS, str(rule.offset)) for place, rule in rules]
-    read += [("derived", NUMBERS, key) for each in own.derived.values() for key in each.needs]
-    read += [("sizes of parts", SIZES, key) for key in own.sizes]
-    read += [("state.dtype", ("dtype",), own.state.dtype)] if own.state and own.state.dtype else []
-    for place, kinds, key in read:
-        kind = family.kinds.get(key, kinds[0])
-        if kind not in kinds:
-            raise CatalogError(f"{place}: must be a key of type {', '.join(kinds)}, got {key} of {kind}")
+def _alike(kind: str) -> tuple[str, ...]:
+    """Return the types of values of one kind."""
+    return tuple(each for each in TYPES if each.partition("_")[0] == kind.partition("_")[0])
 
 
 def _check_sizes(place: str, sizes: Mapping[str, str], of_part: Iterable[str]) -> None:
     """Check that there is a key for every size of a part."""
-    needed = {*of_part} - OPTIONAL
+    needed = {*of_part} - (OPTIONAL if place == "windows" else set())
     wrong = sorted(needed - sizes.keys()) or sorted(sizes.keys() - needed - OPTIONAL)
     if wrong:
         rule = "has no key" if wrong[0] in needed else "is no size of it"
         raise CatalogError(f"{place}: {wrong[0]} {rule}; give one for each of {', '.join(sorted(needed))}")
 
 
-def _keys_of(rules: Iterable[Rule]) -> list[str]:
-    keys = (key for rule in rules for key in (rule.key, rule.when, rule.offset))
-    return [key for key in keys if type(key) is str and key]
-
-
 def _check_cycles(family: Family) -> None:
     """Check that no value follows from itself."""
-
-    def follow(path: list[str]) -> None:
-        derived = family.derived.get(path[-1])
-        for key in () if derived is None else derived.needs:
-            if key in path:
-                cycle = " needs ".join([*path[path.index(key) :], key])
-                raise CatalogError(f"derived: values must not need themselves, got {cycle}; give one of them a number")
-            follow([*path, key])
-
-    for start in family.derived:
-        follow([start])
+    try:
+        TopologicalSorter({key: each.needs for key, each in family.derived.items()}).prepare()
+    except CycleError as error:
+        cycle = " needs ".join(reversed(error.args[1]))
+        raise CatalogError(
+            f"derived: values must not need themselves, got {cycle}; give one of them a number"
+        ) from None

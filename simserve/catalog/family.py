@@ -32,19 +32,15 @@ Mlp = Literal["dense", "experts"]
 
 TYPES: Mapping[str, Any] = {**KEY_TYPES, "quantization": Quantization}
 
-COUNTS = ("count", "count_or_0")
-
-SIZES = ("width", "width_or_0", "width_or_auto", "parts", "parts_or_0", *COUNTS)
-
-NUMBERS = (*SIZES, "tokens", "tokens_or_0", "number")
-"""Types that values follow from."""
+SIZES = ("width", "width_or_0", "width_or_auto", "parts", "parts_or_0", "count", "count_or_0")
+NUMBERS = (*SIZES, "number")
 
 BY_TYPES: Mapping[str, tuple[str, ...]] = {
     "list": ("names", "by_layer", "flags", "layers"),
     "letters": ("text",),
     "period": ("count", "period", "frequency"),
     "numbers": ("layers", "numbers"),
-    **dict.fromkeys(("since", "after"), ("layer", *COUNTS)),
+    **dict.fromkeys(("since", "after"), ("layer", "count", "count_or_0")),
 }
 """The types of keys that rules for layers go by."""
 
@@ -74,11 +70,14 @@ class Rule(Section):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        letters, mlps = map(str, self.kinds), {*get_args(Mlp)}
-        if self.by == "letters" and ({*map(len, letters)} != {1} or not {*self.kinds.values()} & mlps):
+        lengths, has_mlps = {len(str(letter)) for letter in self.kinds}, {*self.kinds.values()} & {*get_args(Mlp)}
+        if self.by == "letters" and (lengths != {1} or not has_mlps):
             raise ValueError("kinds must have a letter for each mixer and each MLP")
-        if not self.kinds and None in (self.kind, self.others if self.key or self.value != 1 else self.kind):
+        is_of_all = (self.by, self.key, self.value) == ("period", "", 1)
+        if not self.kinds and (self.kind is None or (self.others is None and not is_of_all)):
             raise ValueError("must say the kind of the layers and of others")
+        if self.by == "period" and self.value is not None and self.value < 1:
+            raise ValueError("value must be at least 1")
         if not self.key and self.value is None:
             raise ValueError("must have a key or a value")
         return self
@@ -87,7 +86,7 @@ class Rule(Section):
 class Derived(Section):
     """A value that follows from others: their product, over another, and up to the next multiple."""
 
-    times: Annotated[tuple[str | Count, ...], Field(min_length=1)]
+    times: Annotated[tuple[str | Count, ...], Field(min_length=1, max_length=8)]
     over: str | Count = 1
     multiple_of: str | Count = 1
     rounds_up: bool = False
@@ -173,17 +172,12 @@ class Family(Section):
         return self.model_copy(update=merged)
 
     @cached_property
-    def sizes(self) -> tuple[str, ...]:
-        """The keys of sizes of parts."""
-        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs, self.shared_blocks)
-        return tuple(key for part in parts for key in part.values())
-
-    @cached_property
     def kinds(self) -> Mapping[str, str]:
-        """The names of the types of the keys that are read."""
+        """The types of the keys that are read, by name."""
         read = {key: kind for kind, keys in self.reads.items() for key in keys}
-        named = {name: read[key] for key, name in self.names.items() if key in read}
-        return {**dict.fromkeys(self.sizes, "width"), **named, **read}
+        parts = (self.state.sizes if self.state else {}, self.windows, self.layer_inputs, self.shared_blocks)
+        sizes = dict.fromkeys((key for part in parts for key in part.values()), "width")
+        return {**sizes, **{name: read[key] for key, name in self.names.items() if key in read}, **read}
 
     @cached_property
     def types(self) -> Mapping[str, Any]:

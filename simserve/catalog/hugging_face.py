@@ -46,6 +46,8 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     _check_heads(config)
     layers = read_layers(config)
     mlps, attends = [mlp for _, mlp in layers], any(mixer != "state" for mixer, _ in layers)
+    if "dense" in mlps and mlp_key(config) == "moe_intermediate_size":
+        raise CatalogError("intermediate_size is missing; layers without experts have that size")
     experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
     check_understood(family, given)
     dtype = read_weight_dtype(quantized := config.get("quantization_config"))
@@ -135,8 +137,6 @@ def _check_complete(config: Config, given: Mapping[str, Any]) -> None:
     first = next((key for key in needed if config.get(key) is None), "")
     near = closest(first, [key for key in given if key not in config.family.types and isinstance(given[key], int)])
     remedy = f"{first} may be called {near}" if near else "it must be the config.json of a causal model"
-    if first == "intermediate_size" and config.get("mlp_only_layers"):
-        remedy = "layers of mlp_only_layers have that size"
     config.check_needed(needed, remedy)
 
 

@@ -35,8 +35,10 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
     """Read the experts of layers with these MLPs; None for a dense model. Raises CatalogError without the path."""
     named = n_experts_of(config)
     if named is None:
-        if "experts" in mlps:
-            raise CatalogError(f"{config.named(N_EXPERTS[-1])} is missing; layers with experts need their number")
+        given = {config.named(name): config.get(name) for name in TOP_K if _is_many(config.get(name))}
+        if "experts" in mlps or (given and {config.get(name) for name in N_EXPERTS} == {None}):
+            names, of = " or ".join(map(config.named, N_EXPERTS)), " or ".join(given) or "layers with experts"
+            raise CatalogError(f"{names} is missing; {of} needs the number of all experts")
         return None
     key, n_experts = named
     top_key = next((name for name in TOP_K if config.get(name) is not None), TOP_K[0])
@@ -73,15 +75,16 @@ def read_mla(config: Config) -> Mla | None:
             raise CatalogError(f"o_groups must divide num_attention_heads {n_heads}, got {n_groups}")
         ranks = {key: config.get(key) for key in ("q_lora_rank", "o_lora_rank")}
         return SharedVector(width, width - rotated, rotated, width, group_heads=n_heads // n_groups, **ranks)
-    if not config.get("kv_lora_rank"):
+    if not config.get("qk_rope_head_dim") and not config.get("kv_lora_rank"):
         return None
-    config.check_needed(MLA_NEEDED, "latent attention (kv_lora_rank) needs all its widths")
+    remedy = "latent attention (kv_lora_rank, qk_rope_head_dim) needs all its widths"
+    config.check_needed(("kv_lora_rank", *MLA_NEEDED), remedy)
     return Mla(q_lora_rank=config.get("q_lora_rank"), **{key: config.get(key) for key in ("kv_lora_rank", *MLA_NEEDED)})
 
 
 def read_indexer(config: Config) -> Indexer | None:
     """Read the indexer of sparse attention; None without one. Raises CatalogError without the path."""
-    if not config.get("index_topk"):
+    if not any(config.get(key) for key in INDEXER_KEYS.values()):
         return None
     of_entries = {"n_projected": 4} if config.get("o_lora_rank") else {}  # values and gates, and entries overlap
     if not config.get("kv_lora_rank") and not of_entries:
@@ -95,11 +98,9 @@ def mlp_key(config: Config) -> str:
     has_experts = any(_is_many(config.get(key)) for key in N_EXPERTS)
     if not has_experts and config.family.has.shared_is_mlp:
         return "shared_intermediate_size"
-    own = ("dense_intermediate_size",) if has_experts else ()
-    expert = () if config.get("mlp_only_layers") else ("moe_intermediate_size",)
-    given = (key for key in (*own, "intermediate_size", *expert) if config.get(key))
-    is_expert = config.get("moe_intermediate_size") is not None and expert
-    return next(given, "moe_intermediate_size" if is_expert else "intermediate_size")
+    own, expert = ("dense_intermediate_size",) if has_experts else (), "moe_intermediate_size"
+    given = (key for key in (*own, "intermediate_size", expert) if config.get(key))
+    return next(given, "intermediate_size" if config.get(expert) is None else expert)
 
 
 def _routing_groups(config: Config, n_experts: int, top_k: int) -> tuple[int, int]:

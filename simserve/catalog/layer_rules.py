@@ -53,7 +53,10 @@ def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
         raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
     n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
     n_kept["windowed"] += n_compressed.total()
-    heads = {"windowed": read_part(config, config.family.windows, Heads)}
+    own, keys = read_part(config, config.family.windows, Heads), config.family.windows
+    if own is not None and own.n_heads % own.n_kv_heads:
+        raise CatalogError(f"{keys['n_kv_heads']} must divide {keys['n_heads']} {own.n_heads}, got {own.n_kv_heads}")
+    heads = {"windowed": own}
     windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
     groups = (
         LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
@@ -157,12 +160,11 @@ def _chosen(config: Config, rule: Rule) -> list[Any] | None:
         return None
     match rule.by, value:
         case "numbers", _:
-            numbers = value.split(",") if isinstance(value, str) else value
-            chosen = {int(number) - rule.first for number in numbers}
-            beyond = next((layer for layer in chosen if layer not in range(config.n_listed)), None)
-            if beyond is not None:
-                rest = f"must be layers from {rule.first}, of {config.n_layers}, got {beyond + rule.first}"
-                raise CatalogError(f"{config.named(rule.key)}: {rest}")
+            chosen = {int(each) - rule.first for each in re.findall(r"\d+", str(value))}  # a list, or text of one
+            beyond = sorted(each + rule.first for each in chosen if each not in layers)
+            if beyond:
+                rest = f"must name some of {config.n_layers} layers, from {rule.first} on, got {beyond[0]}"
+                raise CatalogError(f"{config.named(rule.key)} {rest}")
         case _, list():
             return _listed(config, rule, value)
         case "since" | "after", _:
@@ -182,7 +184,8 @@ def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
     unknown = {str(entry) for entry in value if entry not in kinds}
     if unknown:
         raise _unknown(config, rule.key, unknown)
-    if len(value) not in (config.n_layers, config.n_listed):
+    n_mtp = config.get("num_nextn_predict_layers") or 0  # some files list these, too
+    if len(value) not in (config.n_layers, config.n_layers + n_mtp):
         raise _uneven(config, rule.key, value)
     return [kinds[entry] for entry in value[: config.n_layers]]
 

@@ -174,7 +174,8 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     """Return an entry as plain data: its fields by name and their sources. Raises CatalogError."""
     load: dict[str, Callable[[str], Any]] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
     if name not in names(kind) and kind == "families":
-        raise CatalogError(f"no such family in the catalog, got '{name}'; {did_you_mean(name, families())}")
+        rule = "no file in the catalog, which models of common keys such as llama do not need"
+        raise CatalogError(f"{rule}, got '{name}'; {did_you_mean(name, families())}")
     if kind == "families":
         return dict(family_data(name))
     thing = load[kind](name)

@@ -117,7 +117,7 @@ KEY_TYPES: Mapping[str, Any] = {
     "flags": Annotated[list[bool], StopAtFirst()],
     "frequency": COUNT | BY_LAYER,
     "period": COUNT | Annotated[str, Field(pattern="^L+G$")],
-    "number": float,
+    "number": NotNegative,
     "flag": bool,
     "text": str,
     "numbers": Annotated[str, Field(pattern=r"^\d{1,4}(,\d{1,4})*$", max_length=10 * MOST_LAYERS)],

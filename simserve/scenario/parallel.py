@@ -153,7 +153,8 @@ def _check_context(draft: Draft, parallel: Parallel, model: ModelSpec, gpu: GpuS
         rule = f"divides keys and values by token, and {model.name} keeps states alone"
         draft.problem(here, rule, parallel.decode_context, "leave it out")
     elif n_held % parallel.decode_context:
-        what = "latent vectors" if model.mla else f"{model.n_kv_heads} KV heads"
+        n_heads = sorted({each.n_kv_heads for each in model.all_heads})
+        what = "latent vectors" if model.mla else f"{' and '.join(map(str, n_heads))} KV heads"
         rule = f"must divide {n_held}, the GPUs with copies of the same keys ({what} over parallel.tensor {tensor})"
         degrees = [n for n in range(1, n_held + 1) if n_held % n == 0]
         remedy = f"use {either(degrees)}" if n_held > 1 else "leave it out, or use more GPUs in tensor than KV heads"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from simserve import plugins
-from simserve.catalog.types import Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
+from simserve.catalog.types import Chance, Count, Name, Natural, NotNegative, PluginSpec, Positive, Section, Share
 from simserve.plugins.validation import ValueProblem
 from simserve.scenario import traffic
 from simserve.scenario.draft import Draft
@@ -49,7 +49,7 @@ class Workload(Section):
     at `duration_s`, or with the trace."""
     max_tokens: Count | None = None
     """[tokens] Output limit of every request without one in the trace; null: the model's limit."""
-    structured_frac: Share | None = None
+    structured_frac: Chance | None = None
     """[share] Share of requests with structured output, as of JSON schemas: on average, each step masks the tokens of
     that share of its requests; null: none."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None

@@ -86,7 +86,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "nemotron_h",
         {**NEMOTRON_H, "num_hidden_layers": 32, "hybrid_override_pattern": "ME" * 15 + "M*"},
-        "n_routed_experts is missing; layers with experts need their number",
+        "num_local_experts or num_experts or n_routed_experts is missing; layers with experts needs the number",
     ),
     (
         "nemotron_h",

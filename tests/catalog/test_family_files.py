@@ -2,20 +2,27 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any, get_args
 
 import pytest
+import yaml
 
 from simserve import catalog
-from simserve.catalog.families import families, read_family
+from simserve.catalog.families import families, family_data, read_family
 from simserve.catalog.family import Mixer
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.states import StateLayers
+from simserve.cost.shard import Shard
+from simserve.cost.weights import parameters
 from simserve.errors import CatalogError
-from tests.fuzz.configs import COMMON, LLAMA
+from tests.fuzz.configs import COMMON, LLAMA, config_of
+from tests.fuzz.configs import KEYS as FAMILIES
+from tests.fuzz.mutants import mutant, typed
 
 STATE = {"mixer": "mamba2", "sizes": {"n_heads": "a", "head_dim": "b", "state_dim": "c", "n_groups": "d"}}
 MIXERS = get_args(Mixer)
+DELTA_NET = ("n_key_heads", "key_head_dim", "n_value_heads", "conv_size")
 SIZES = "conv_size, head_dim, n_groups, n_heads, state_dim"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -76,12 +83,16 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"derived": {"head_dim": {"times": ["model_type"]}}},
         "derived: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
-        "tokens, tokens_or_0, number, got model_type of text",
+        "number, got model_type of text",
     ),
     ({"defaults": {"head_dim": 1.5}}, "defaults.head_dim: must be a whole number, got 1.5"),
     ({"defaults": {"head_dim": True}}, "defaults.head_dim: must be a whole number, got true"),
     ({"defaults": {"sliding_window": -5}}, "defaults.sliding_window: must be at least 0, got -5"),
     ({"layers": [{"by": "period", "kind": "full", "others": "full"}]}, "layers.0: must have a key or a value"),
+    (
+        {"layers": [{"by": "period", "value": 0, "kind": "full", "others": "full"}]},
+        "layers.0: value must be at least 1",
+    ),
     (
         {"layers": [{"by": "period", "key": "decoder_sparse_step", "kind": "full"}]},
         "layers.0: must say the kind of the layers and of others",
@@ -92,15 +103,27 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"layers": [{"by": "numbers", "key": "hidden_size", "kind": "full", "others": "full"}]},
-        "layers, by numbers: must be a key of type layers, numbers, got hidden_size of width",
+        "layers: must be a key of type layers, numbers, got hidden_size of width",
     ),
     (
         {"layers": [{"by": "period", "key": "use_sliding_window", "kind": "full", "others": "full"}]},
-        "layers, by period: must be a key of type count, period, frequency, got use_sliding_window of flag",
+        "layers: must be a key of type count, period, frequency, got use_sliding_window of flag",
+    ),
+    (
+        {"layers": [{"by": "since", "value": 1, "kind": "windowed"}]},
+        "layers.0: must say the kind of the layers and of others",
+    ),
+    (
+        {"names": {"first_k_dense_replace": "model_type"}},
+        "names: must be a key of type count, count_or_0, got model_type of text",
+    ),
+    (
+        {"state": {"mixer": "gated_delta_net", "sizes": dict.fromkeys(DELTA_NET, "a")}},
+        "state.sizes: value_head_dim has no key; give one for each of conv_size, key_head_dim, n_key_heads",
     ),
     (
         {"windows": {"n_heads": "model_type", "n_kv_heads": "a", "head_dim": "b"}},
-        "sizes of parts: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
+        "windows: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
         "got model_type of text",
     ),
     (
@@ -208,3 +231,23 @@ def test_an_activation_that_does_not_say_whether_there_is_a_gate_is_refused(tmp_
         catalog.load_model(str(tmp_path / "config.json"))
     gated = write(tmp_path, "source: a paper\nmodel_types: brand_new\nhas: {gated_mlp: false}", hidden_act="relu2")
     assert not catalog.load_model(gated).gated_mlp
+
+
+def test_a_family_of_common_keys_has_no_file() -> None:
+    with pytest.raises(CatalogError, match="which models of common keys such as llama do not need, got 'qwen2'"):
+        catalog.describe("families", "qwen2")
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() & families().keys()))
+def test_any_fault_in_a_file_is_an_error_by_its_name(tmp_path: Path, name: str) -> None:
+    random, file = Random(name), tmp_path / "family.yaml"
+    (tmp_path / "config.json").write_text(json.dumps(config_of(name)))
+    for _ in range(20):
+        data = random.choice((mutant, typed))(dict(family_data(name)), random)
+        file.write_text(yaml.safe_dump(data), encoding="utf-8")
+        try:
+            model = catalog.load_model(str(tmp_path))
+        except CatalogError as error:
+            assert str(error).startswith((f"{file}: ", f"{tmp_path / 'config.json'}: ")), str(error)
+        else:
+            assert 0 < sum(vars(parameters(Shard(model))).values()) < 10**18

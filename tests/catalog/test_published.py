@@ -155,3 +155,43 @@ def test_an_invented_key_is_refused_in_every_family(tmp_path: Path, name: str) -
     changed = with_text(config, invented)
     with pytest.raises(CatalogError, match="not understood, got attention_stride: 4"):
         read(tmp_path, changed)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "text"),
+    [
+        (
+            "Gemma-3n-E4B-it",
+            {"num_kv_shared_layers": 35},
+            "num_kv_shared_layers must leave layers of 35 that keep keys",
+        ),
+        (
+            "Gemma-3n-E4B-it",
+            {"num_kv_shared_layers": 40},
+            "num_kv_shared_layers must leave layers of 35 that keep keys",
+        ),
+        ("GLM-4.7-Flash", {"kv_lora_rank": None}, "kv_lora_rank is missing; latent attention"),
+        (
+            "GLM-4.7-Flash",
+            {"n_routed_experts": None},
+            "n_routed_experts is missing; num_experts_per_tok needs the number",
+        ),
+        ("GLM-4.7-Flash", {"intermediate_size": None}, "intermediate_size is missing; layers without experts have"),
+        ("GLM-5", {"index_topk": None}, "index_topk is missing; sparse attention"),
+        (
+            "MiMo-V2-Flash",
+            {"swa_num_key_value_heads": 5},
+            "swa_num_key_value_heads must divide swa_num_attention_heads 64",
+        ),
+        ("LFM2-1.2B", {"full_attn_idxs": [2, 16]}, "full_attn_idxs must name some of 16 layers, from 0 on, got 16"),
+        ("LFM2-1.2B", {"block_ffn_dim_multiplier": float("inf")}, "block_ffn_dim_multiplier: must be a finite number"),
+    ],
+)
+def test_layers_and_sizes_that_are_not_there_are_refused(
+    tmp_path: Path, name: str, keys: dict[str, Any], text: str
+) -> None:
+    config = CONFIGS[name]
+    inner = "text_config" if "text_config" in config else None
+    changed = {**config, **keys} if inner is None else {**config, inner: {**config[inner], **keys}}
+    with pytest.raises(CatalogError, match=text):
+        read(tmp_path, changed)

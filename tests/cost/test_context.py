@@ -13,6 +13,7 @@ from simserve.cost.step import StepCost
 from simserve.errors import ScenarioError
 from simserve.explain.explain import explain
 from simserve.units import to_s
+from tests.catalog.test_published import CONFIGS, read
 from tests.cli.invoke import invoke
 from tests.cost.specs import H100, IDEAL
 
@@ -165,6 +166,13 @@ def test_a_division_that_cannot_be_is_refused(tmp_path: Path, model: str, parall
     assert result.exit_code == 2
     assert problem in " ".join(result.err.split())
     assert "context.yaml:8" in result.err
+
+
+def test_a_refused_division_names_the_heads_of_windows(tmp_path: Path) -> None:
+    """MiMo-V2-Flash has 4 KV heads, and 8 in layers with a window: of eight GPUs, none has a copy of these."""
+    read(tmp_path, CONFIGS["MiMo-V2-Flash"])
+    with pytest.raises(ScenarioError, match=r"must divide 1, the GPUs .* \(4 and 8 KV heads over parallel.tensor 8\)"):
+        load_scenario(written(tmp_path, "{tensor: 8, decode_context: 2}", str(tmp_path / "config.json")))
 
 
 @pytest.mark.parametrize(

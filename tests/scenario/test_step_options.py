@@ -2,6 +2,7 @@
 
 import pytest
 
+from simserve import simulate
 from simserve.explain.explain import explain
 from tests.scenario.conftest import Load, MessagesOf
 
@@ -115,7 +116,13 @@ def test_each_token_to_verify_is_masked(load: Load, small: str, version: str) ->
     assert waits_ps == pytest.approx(8 * 4 * setup.engine.mask_token_s * 1e12, abs=8)
 
 
+def test_no_structured_output_is_a_share_of_zero(load: Load, small: str) -> None:
+    absent, zero = (load(small.replace("workload:\n", f"workload:\n{more}")) for more in ("", "  structured_frac: 0\n"))
+    assert explain(zero).pools == explain(absent).pools
+    assert simulate(zero).summary["tpot_s"] == simulate(absent).summary["tpot_s"]
+
+
 def test_a_share_of_structured_output_is_a_share(small: str, messages_of: MessagesOf) -> None:
-    for value in ("1.5", "0", "json"):
+    for value in ("1.5", "-0.1", "json"):
         (message,) = messages_of(small.replace("workload:\n", f"workload:\n  structured_frac: {value}\n"))
         assert "workload.structured_frac" in message

@@ -82,6 +82,10 @@ def note(settings: ServerSettings, name: str) -> ServerSetting:
         ),
         ("vllm serve qwen3-8b --enforce-eager", {"model": "qwen3-8b", "engine.enforce_eager": True}),
         (
+            "vllm serve qwen3-8b --no-enforce-eager --no-enable-dbo",
+            {"model": "qwen3-8b", "engine.enforce_eager": False, "engine.enable_dbo": False},
+        ),
+        (
             f"{DEEPSEEK} --disable-cuda-graph",
             {"model": "deepseek-ai/DeepSeek-R1", "parallel.tensor": 8, "engine.enforce_eager": True},
         ),
