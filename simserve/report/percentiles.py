@@ -72,7 +72,7 @@ def over_runs(reader: RunView) -> str:
 
 
 def prediction(reader: RunView) -> str:
-    """Return what replays with other loads and costs came to, for what the SLO limits; "" without replays in which anything finished."""
+    """Return what replays with other loads and costs came to, for what the SLO limits; "" where nothing finished."""
     result = reader.summary.prediction
     keys = dict.fromkeys((*reader.slo, "ttft_s", "tpot_s"))
     known = {key: ends for key in keys if result and (ends := reader.predicted(key, "p99")) is not None}

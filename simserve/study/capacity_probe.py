@@ -184,7 +184,8 @@ class _Probe:
         requests = simulate(self.scenario, load=probe, distortion=distortion).recorded
         hands_over = any(setup.role != "both" for setup in self.scenario.setups)
         served_per_s = _answered_per_s(requests) if hands_over else _started_per_s(requests)
-        whole_per_s = len(trace) / (float(np.nanmax(requests["finish_s"])) * step_factor)
+        last_s = float(np.fmax.reduce(requests["finish_s"]))  # NaN where nothing finishes, and so is the rate
+        whole_per_s = len(trace) / (last_s * step_factor)
         return served_per_s and served_per_s / step_factor, whole_per_s
 
     def _part(self, trace: Trace, place: int) -> Trace:
