@@ -90,6 +90,10 @@ def _load(path: Path) -> dict[str, Any]:
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
+    tied = [each.get("tie_word_embeddings") for each in (config, inner) if each]
+    if tied in ([True, False], [False, True]):
+        remedy = "set both to false if the checkpoint has lm_head.weight, else to true"
+        raise CatalogError(f"{path}: tie_word_embeddings must be the same in text_config and outside it; {remedy}")
     # Of the keys outside an inner text_config, some are about the language model too.
     of_both = {*common_family().types, *common_family().other_parts}
     outer = config if inner is None else {key: value for key, value in config.items() if key in of_both}
@@ -122,8 +126,6 @@ def _check_complete(config: Config, given: Mapping[str, Any]) -> None:
     first = next((key for key in needed if config.get(key) is None), "")
     near = closest(first, [key for key in given if key not in config.family.types and isinstance(given[key], int)])
     remedy = f"{first} may be called {near}" if near else "it must be the config.json of a causal model"
-    if first == "intermediate_size" and config.get("mlp_only_layers"):
-        remedy = "layers of mlp_only_layers have that size"
     config.check_needed(needed, remedy)
 
 

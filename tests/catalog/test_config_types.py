@@ -56,7 +56,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         f"mamba_ssm_dtype: must be one of float32, bfloat16, float16 or auto, got 'int8'{COMPARE}",
     ),
     ("qwen3_5_moe", {"moe_intermediate_size": "x"}, f"moe_intermediate_size: must be a whole number, got 'x'{COMPARE}"),
-    ("qwen3_5_moe", {"mlp_only_layers": [1]}, "intermediate_size is missing; layers of mlp_only_layers have that size"),
+    ("qwen3_5_moe", {"mlp_only_layers": [1]}, "intermediate_size is missing; layers without experts have that size"),
     ("granitemoehybrid", {"mamba_expand": "x"}, f"mamba_expand: must be a whole number, got 'x'{COMPARE}"),
     ("granitemoehybrid", {"mamba_n_heads": 7}, "mamba_n_heads must divide mamba_expand times hidden_size, 8192, got 7"),
     (
@@ -77,7 +77,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "deepseek_v3",
         {"qk_nope_head_dim": 0},
-        "qk_nope_head_dim is 0; latent attention (kv_lora_rank) needs all its widths",
+        "qk_nope_head_dim is 0; "
+        "latent attention (kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim) needs all its widths",
     ),
     (
         "llama",

@@ -31,7 +31,10 @@ KINDS = {
     **dict.fromkeys(("llama4", "llama4_text"), "chunked full"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2"), "latent"),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), "state full"),
-    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), "state full"),
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h", "lara_mini", "olmo_hybrid"), "state full"),
+    **dict.fromkeys(("youtu", "glm4_moe_lite", "sarvam_mla"), "latent"),
+    **dict.fromkeys(("cohere2_moe", "vaultgemma"), "windowed full"),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), "full windowed"),
 }
 """Kinds of layers of a family, in order of their first; full in all others."""
 
