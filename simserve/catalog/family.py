@@ -104,7 +104,7 @@ class Family(Section):
     """Keys that are understood with these values alone; the name of a key stands for its value."""
     names: Mapping[str, str] = {}
     """Its own keys, by the common ones that they stand for."""
-    defaults: Mapping[str, int | float | str] = {}
+    defaults: Mapping[str, bool | int | float | str] = {}
     """Values of common keys that a file leaves out, has as null, or as auto."""
     derived: Mapping[str, Derived] = {}
     """Such values that follow from others."""
@@ -133,7 +133,7 @@ class Family(Section):
             "layers": (*listed, *self.layers, *common.layers[1:]),
             "experts": (*common.experts, *self.experts),
             "other_parts": (*common.other_parts, *self.other_parts),
-            "refuses": {**common.refuses, **self.refuses},
+            "refuses": {**self.refuses, **common.refuses},
         }
         return self.model_copy(update=merged)
 

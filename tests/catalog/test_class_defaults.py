@@ -129,3 +129,15 @@ def test_matrices_of_a_family_are_those_that_its_classes_have(
     heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "attention_head_dim": ...}
     counts = parameters(Shard(load(tmp_path, {**config_of(family), **PLAIN, **heads, **keys})))
     assert sum(vars(counts).values()) - counts.norms == n_weights + 2 * 2048 * 50000
+
+
+def test_of_a_model_that_speaks_only_the_part_that_thinks_is_read(tmp_path: Path) -> None:
+    text = config_of("qwen3_moe")
+    talks = {"model_type": "qwen3_omni_moe", "talker_config": {"text_config": config_of("llama")}}
+    assert load(tmp_path, {**talks, "thinker_config": {"text_config": text}}).groups == load(tmp_path, text).groups
+
+
+def test_a_nested_file_of_qwen2_leaves_out_its_context_and_that_windows_are_off(tmp_path: Path) -> None:
+    text = {**config_of("qwen2"), "max_position_embeddings": ..., "use_sliding_window": ..., "sliding_window": 131072}
+    model = load(tmp_path, {key: value for key, value in text.items() if value is not ...})
+    assert model.max_position_embeddings == 32768 and not model.windowed

@@ -116,7 +116,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {**DEEPSEEK, "index_topk": 2048},
         "index_n_heads and index_head_dim are missing; sparse attention",
     ),
-    ("glm_moe_dsa", {**INDEXER, "indexer_types": ["full"]}, r'are not understood, got indexer_types: \["full"\]'),
+    (
+        "glm_moe_dsa",
+        {**DEEPSEEK, **INDEXER, "indexer_types": ["full", "shared"] * 16},
+        "indexer_types: layers of type shared are not supported yet",
+    ),
+    (
+        "nemotron_h",
+        {**NEMOTRON_H, "hybrid_override_pattern": None, "layers_block_type": ["linear_attention", "mlp"] * 27},
+        r"layers_block_type: lists of layers rather than letters \(hybrid_override_pattern with M, ",
+    ),
     ("other_v32", {**DEEPSEEK, **INDEXER}, "index_topk: models with sparse attention are not supported yet, got 2048"),
     ("deepseek_v32", INDEXER, r"index_topk: sparse attention without latent vectors \(kv_lora_rank\) is not"),
 ]
