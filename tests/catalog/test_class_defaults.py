@@ -10,6 +10,7 @@ from simserve.cost.shard import Shard
 from simserve.cost.weights import parameters
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
+from tests.catalog.test_published import CONFIGS, read
 from tests.fuzz.configs import config_of
 
 MOE = "must be at least 2 in a file with"
@@ -56,6 +57,20 @@ def test_what_would_change_the_shapes_unseen_is_refused(
         load(tmp_path, {**config, **keys})
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value", "known"),
+    [("LFM2-1.2B", "conv_dim", 1024, '"hidden_size"'), ("Gemma-3n-E4B-it", "altup_num_inputs", 8, "4")],
+)
+def test_sizes_that_classes_differ_in_are_understood_as_published(
+    tmp_path: Path, name: str, key: str, value: int, known: str
+) -> None:
+    config = CONFIGS[name]
+    read(tmp_path, config)
+    text = {"text_config": {**config["text_config"], key: value}} if "text_config" in config else {key: value}
+    with pytest.raises(CatalogError, match=f"{key}: only {known} is supported, got {value}"):
+        read(tmp_path, {**config, **text})
+
+
 @pytest.mark.parametrize("flags", [(True, False), (False, True)])
 def test_embeddings_that_a_file_ties_and_does_not_tie_are_refused(tmp_path: Path, flags: tuple[bool, bool]) -> None:
     outer, inner = ({"tie_word_embeddings": flag} for flag in flags)
@@ -67,7 +82,10 @@ def test_embeddings_that_a_file_ties_and_does_not_tie_are_refused(tmp_path: Path
 
 LEFT_OUT: list[tuple[str, str, str, Any]] = [
     *((family, "head_dim", "head_dim", 256) for family in ("gemma", "gemma2", "qwen3_next", "qwen3_5", "vaultgemma")),
-    *((family, "head_dim", "head_dim", 128) for family in ("qwen3", "ernie4_5", "hy_v3", "minimax_m2", "lara_mini")),
+    *(
+        (family, "head_dim", "head_dim", 128)
+        for family in ("qwen3", "glm4", "ernie4_5", "hy_v3", "minimax_m2", "lara_mini")
+    ),
     ("gpt_oss", "head_dim", "head_dim", 64),
     *((family, "tie_word_embeddings", "tie_word_embeddings", True) for family in ("ernie4_5", "youtu", "granite_swa")),
     ("gpt_bigcode", "num_key_value_heads", "n_kv_heads", 1),
@@ -129,6 +147,11 @@ def test_matrices_of_a_family_are_those_that_its_classes_have(
     heads = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "attention_head_dim": ...}
     counts = parameters(Shard(load(tmp_path, {**config_of(family), **PLAIN, **heads, **keys})))
     assert sum(vars(counts).values()) - counts.norms == n_weights + 2 * 2048 * 50000
+
+
+def test_experts_of_qwen3_5_have_the_shared_one_of_their_class(tmp_path: Path) -> None:
+    experts = load(tmp_path, config_of("qwen3_5_moe_text")).experts
+    assert experts is not None and (experts.n_shared_experts, experts.shared_size) == (1, 512)
 
 
 def test_of_a_model_that_speaks_only_the_part_that_thinks_is_read(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "phi": {"partial_rotary_factor": 0.4, "qk_layernorm": False},
     "aria_text": {"intermediate_size": 1664, "moe_num_experts": 64, "moe_topk": 6, "moe_num_shared_experts": 2},
     "cohere2_moe": {
-        **QWEN_MOE,
+        "num_experts": 128,
         "intermediate_size": 1024,
         "num_experts_per_tok": 8,
         "sliding_window": 4096,
