@@ -86,7 +86,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
     except ValueError as error:
         raise CatalogError(f"{path}: must be a Hugging Face config.json, but is not JSON ({error})") from None
-    config = (config.get("thinker_config") or config) if isinstance(config, dict) else config  # speech is another model
+    config = (config.get("thinker_config") or config) if type(config) is dict else config  # speech is another model
     inner = (config.get("text_config") or config.get("llm_config")) if isinstance(config, dict) else None
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
