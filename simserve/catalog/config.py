@@ -62,6 +62,9 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     values = {key: value for key, value in checked(family.file_type, even) if value is not None}
     own = set(family.names.values()) - family.names.keys()
     common = {key: value for key, value in values.items() if key not in own}
+    for key, name in family.names.items():
+        if name in values and common.get(key) not in (None, values[name]) and key != "max_position_embeddings":
+            raise CatalogError(f"{name} and {key} must be the same, got {values[name]} and {common[key]}; delete one")
     common |= {key: values[name] for key, name in family.names.items() if name in values}
     config = Config(family, {**family.defaults, **{key: value for key, value in common.items() if value != "auto"}})
     for key in family.derived:

@@ -161,13 +161,14 @@ class Family(Section):
     def within(self, common: "Family") -> "Family":
         """Return the family with the common keys. A list of layers goes before its rules, these before common ones."""
         kinds = {*common.reads, *self.reads}
+        listed = () if any(rule.key == common.layers[0].key for rule in self.layers) else common.layers[:1]
         merged = {
             "reads": {kind: (*common.reads.get(kind, ()), *self.reads.get(kind, ())) for kind in kinds},
             "ignores": (*common.ignores, *self.ignores),
-            "layers": (common.layers[0], *self.layers, *common.layers[1:]),
+            "layers": (*listed, *self.layers, *common.layers[1:]),
             "experts": (*common.experts, *self.experts),
             "other_parts": (*common.other_parts, *self.other_parts),
-            "refuses": {**common.refuses, **self.refuses},
+            "refuses": {**self.refuses, **common.refuses},
         }
         return self.model_copy(update=merged)
 

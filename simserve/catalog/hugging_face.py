@@ -22,6 +22,8 @@ NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
+TIED = "tie_word_embeddings"
+
 TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Keys of the text part of a model with images or sound; a thinker's is in one of the others (Qwen3-Omni)."""
 
@@ -114,7 +116,11 @@ def _text_of(part: Any, place: str) -> dict[str, Any]:
         return part
     of_both = {*common_family().types, *common_family().other_parts}
     outer = {key: value for key, value in part.items() if key in of_both}
-    return {**outer, **_text_of(part[inner], f"{place} {inner}")}
+    text = _text_of(part[inner], f"{place} {inner}")
+    if [part.get(TIED), text.get(TIED)] in ([True, False], [False, True]):
+        remedy = "set both to false if the checkpoint has lm_head.weight, else to true"
+        raise CatalogError(f"{place} {TIED} must be the same in {inner} and outside it; {remedy}")
+    return {**outer, **text}
 
 
 def _quantized_by_file(extra: Path) -> dict[str, Any]:

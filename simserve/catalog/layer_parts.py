@@ -19,7 +19,7 @@ SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
 
 INDEXER_KEYS = {"n_heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
 
-MLA_NEEDED = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+MLA_NEEDED = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def n_experts_of(config: Config) -> tuple[str, int] | None:
@@ -28,6 +28,12 @@ def n_experts_of(config: Config) -> tuple[str, int] | None:
     if len(set(named.values())) > 1:
         got = json.dumps(list(named.values()))
         raise CatalogError(f"{' and '.join(named)} must be the same number of experts, got {got}")
+    counts, size = {config.get(key) for key in N_EXPERTS}, config.get("moe_intermediate_size")
+    given = [config.named(key) for key in ("moe_intermediate_size", *TOP_K) if config.get(key)]
+    is_one = 1 in counts and not named and size not in (None, config.get("intermediate_size"))
+    if given and (counts == {None} or is_one):
+        keys = " or ".join(map(config.named, N_EXPERTS))
+        raise CatalogError(f"{keys} must be at least 2 in a file with {' and '.join(given)}; compare the published one")
     return next(iter(named.items()), None)
 
 
@@ -35,11 +41,12 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
     """Read the experts of layers with these MLPs; None for a dense model. Raises CatalogError without the path."""
     named = n_experts_of(config)
     if named is None:
-        given = {config.named(name): config.get(name) for name in TOP_K if _is_many(config.get(name))}
-        if "experts" in mlps or (given and {config.get(name) for name in N_EXPERTS} == {None}):
-            names, of = " or ".join(map(config.named, N_EXPERTS)), " or ".join(given) or "layers with experts"
-            raise CatalogError(f"{names} is missing; {of} needs the number of all experts")
+        if "experts" in mlps:
+            names = " or ".join(map(config.named, N_EXPERTS))
+            raise CatalogError(f"{names} is missing; layers with experts need their number")
         return None
+    if "dense" in mlps and not config.get("dense_intermediate_size"):
+        config.check_needed(["intermediate_size"], "layers without experts have that size")
     key, n_experts = named
     top_key = next((name for name in TOP_K if config.get(name) is not None), TOP_K[0])
     config.check_needed([top_key], f"give the number of the {n_experts} experts of {key} per token")
@@ -75,11 +82,10 @@ def read_mla(config: Config) -> Mla | None:
             raise CatalogError(f"o_groups must divide num_attention_heads {n_heads}, got {n_groups}")
         ranks = {key: config.get(key) for key in ("q_lora_rank", "o_lora_rank")}
         return SharedVector(width, width - rotated, rotated, width, group_heads=n_heads // n_groups, **ranks)
-    if not config.get("qk_rope_head_dim") and not config.get("kv_lora_rank"):
+    if not any(map(config.get, MLA_NEEDED[:-1])):
         return None
-    remedy = "latent attention (kv_lora_rank, qk_rope_head_dim) needs all its widths"
-    config.check_needed(("kv_lora_rank", *MLA_NEEDED), remedy)
-    return Mla(q_lora_rank=config.get("q_lora_rank"), **{key: config.get(key) for key in ("kv_lora_rank", *MLA_NEEDED)})
+    config.check_needed(MLA_NEEDED, f"latent attention ({', '.join(MLA_NEEDED[:-1])}) needs all its widths")
+    return Mla(q_lora_rank=config.get("q_lora_rank"), **{key: config.get(key) for key in MLA_NEEDED})
 
 
 def read_indexer(config: Config) -> Indexer | None:
@@ -117,7 +123,8 @@ def _routing_groups(config: Config, n_experts: int, top_k: int) -> tuple[int, in
 
 def _expert_size(config: Config) -> int:
     """Return moe_intermediate_size; Mixtral and gpt-oss, without another MLP, use intermediate_size."""
-    key = "intermediate_size" if config.get("moe_intermediate_size") is None else "moe_intermediate_size"
+    has_own = any(map(config.get, ("moe_intermediate_size", "n_routed_experts")))
+    key = "moe_intermediate_size" if has_own else "intermediate_size"
     config.check_needed([key], "experts need their inner size")
     size: int = config.get(key)
     return size

@@ -141,7 +141,7 @@ def _lacks_window(config: Config, rule: Rule, kinds: list[str]) -> bool:
 
 def _mlps(config: Config) -> list[str]:
     """Return whether each layer has experts: where no rule says otherwise. Raises CatalogError where none has."""
-    rules = config.family.experts
+    rules = config.family.experts[: 1 if config.get("mlp_layer_types") else None]  # a list says it all
     chosen = [kinds for kinds in (_chosen(config, each) for each in rules) if kinds is not None]
     mlps = ["dense" if "dense" in kinds else "experts" for kinds in zip(*chosen, strict=True)]
     if chosen and "experts" not in mlps:

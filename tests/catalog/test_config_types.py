@@ -78,7 +78,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "deepseek_v3",
         {"qk_nope_head_dim": 0},
-        "qk_nope_head_dim is 0; latent attention (kv_lora_rank, qk_rope_head_dim) needs all its widths",
+        "qk_nope_head_dim is 0; "
+        "latent attention (kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim) needs all its widths",
     ),
     (
         "llama",

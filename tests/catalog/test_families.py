@@ -31,7 +31,10 @@ KINDS = {
     **dict.fromkeys(("llama4", "llama4_text"), "chunked full"),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "kimi_k2"), "latent"),
     **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), "state full"),
-    **dict.fromkeys(("granitemoehybrid", "nemotron_h"), "state full"),
+    **dict.fromkeys(("granitemoehybrid", "nemotron_h", "lara_mini", "olmo_hybrid"), "state full"),
+    **dict.fromkeys(("youtu", "glm4_moe_lite", "sarvam_mla"), "latent"),
+    **dict.fromkeys(("cohere2_moe", "vaultgemma"), "windowed full"),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), "full windowed"),
 }
 """Kinds of layers of a family, in order of their first; full in all others."""
 
@@ -86,7 +89,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "nemotron_h",
         {**NEMOTRON_H, "num_hidden_layers": 32, "hybrid_override_pattern": "ME" * 15 + "M*"},
-        "num_local_experts or num_experts or n_routed_experts is missing; layers with experts needs the number",
+        "num_local_experts or num_experts or n_routed_experts is missing; layers with experts need their number",
     ),
     (
         "nemotron_h",
@@ -118,7 +121,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         {**DEEPSEEK, "index_topk": 2048},
         "index_n_heads and index_head_dim are missing; sparse attention",
     ),
-    ("glm_moe_dsa", {**INDEXER, "indexer_types": ["full"]}, r'are not understood, got indexer_types: \["full"\]'),
+    (
+        "glm_moe_dsa",
+        {**DEEPSEEK, **INDEXER, "indexer_types": ["full", "shared"] * 16},
+        "indexer_types: layers of type shared are not supported yet",
+    ),
+    (
+        "nemotron_h",
+        {**NEMOTRON_H, "hybrid_override_pattern": None, "layers_block_type": ["linear_attention", "mlp"] * 27},
+        r"layers_block_type: lists of layers rather than letters \(hybrid_override_pattern with M, ",
+    ),
     ("other_v32", {**DEEPSEEK, **INDEXER}, "index_topk: models with sparse attention are not supported yet, got 2048"),
     ("deepseek_v32", INDEXER, r"index_topk: sparse attention without latent vectors \(kv_lora_rank\) is not"),
 ]

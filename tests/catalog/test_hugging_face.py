@@ -53,7 +53,10 @@ def test_heads_may_be_wider_than_the_hidden_size_divided(tmp_path: Path) -> None
 def test_a_nested_text_config_comes_first(tmp_path: Path) -> None:
     vision = {"model_type": "llava", "hidden_size": 1024, "vision_config": {}, "text_config": LLAMA}
     assert load(tmp_path, vision).hidden_size == 4096
-    assert load(tmp_path, {**vision, "tie_word_embeddings": True, "text_config": {**LLAMA}}).hidden_size == 4096
+    with pytest.raises(
+        CatalogError, match="tie_word_embeddings must be the same in text_config and outside it; set both"
+    ):
+        load(tmp_path, {**vision, "tie_word_embeddings": True})
 
 
 def test_embeddings_are_tied_where_the_file_or_the_family_says_so(tmp_path: Path) -> None:

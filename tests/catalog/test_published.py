@@ -174,7 +174,7 @@ def test_an_invented_key_is_refused_in_every_family(tmp_path: Path, name: str) -
         (
             "GLM-4.7-Flash",
             {"n_routed_experts": None},
-            "n_routed_experts is missing; num_experts_per_tok needs the number",
+            "n_routed_experts must be at least 2 in a file with moe_intermediate_size and num_experts_per_tok",
         ),
         ("GLM-4.7-Flash", {"intermediate_size": None}, "intermediate_size is missing; layers without experts have"),
         ("GLM-5", {"index_topk": None}, "index_topk is missing; sparse attention"),

@@ -122,6 +122,11 @@ QWEN_3_MOE = {**QWEN_MOE, **EXPERTS, "norm_topk_prob": True, "router_aux_loss_co
 QWEN_3_5_MOE = {**DELTA_NET, **EXPERTS, "num_experts": 256, "intermediate_size": None}
 GEMMA_3 = {**GEMMA, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6}
 
+LATENT = {key: DEEPSEEK[key] for key in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")}
+LINEAR = {key: value for key, value in DELTA_NET.items() if key.startswith("linear_")}
+LOCAL = (["sliding_attention"] * 3 + ["full_attention"]) * 8
+DELTA = (["linear_attention"] * 3 + ["full_attention"]) * 8
+
 KEYS: dict[str, dict[str, Any]] = {
     "llama": {"rope_scaling": {"rope_type": "llama3"}, "mlp_bias": False, "pretraining_tp": 1},
     "mistral": {"sliding_window": 4096, "attention_dropout": 0.0},
@@ -169,8 +174,44 @@ KEYS: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.25, "use_parallel_residual": True},
     "gptj": {"n_layer": 32, "n_head": 32, "n_embd": 4096, "n_positions": 2048, "n_inner": None},
     "nemotron": {"hidden_act": "relu2", "partial_rotary_factor": 0.5},
-    "opt": {"ffn_dim": 16384, "word_embed_proj_dim": 4096, "do_layer_norm_before": True},
+    "opt": {"ffn_dim": 14336, "word_embed_proj_dim": 4096, "do_layer_norm_before": True},
     "phi": {"partial_rotary_factor": 0.4, "qk_layernorm": False},
+    "aria_text": {"intermediate_size": 1664, "moe_num_experts": 64, "moe_topk": 6, "moe_num_shared_experts": 2},
+    "cohere2_moe": {
+        "num_experts": 128,
+        "intermediate_size": 1024,
+        "num_experts_per_tok": 8,
+        "sliding_window": 4096,
+        "layer_types": LOCAL,
+    },
+    "gpt_bigcode": {
+        "n_layer": 32,
+        "n_head": 32,
+        "n_embd": 4096,
+        "n_positions": 8192,
+        "n_inner": None,
+        "multi_query": True,
+        "num_key_value_heads": 1,
+    },
+    "granite_swa": {**GRANITE, "sliding_window": 128, "layer_rope_theta": [0.0, 10000.0] * 16},
+    "hunyuan_vl_text": {"attention_head_dim": 128, "org_vocab_size": 128256, "eod_token_id": 3},
+    "hy_v3": {**EXPERTS, "num_experts": 192, "num_shared_experts": 1, "router_scaling_factor": 2.8},
+    "hyperclovax": {**GRANITE, "use_post_norm": True},
+    "jais2": {"hidden_act": "relu2", "mlp_bias": True},
+    "lara_mini": {**EXPERTS, **LINEAR, "num_experts": 128, "sliding_window": 512, "layer_types": DELTA},
+    "olmo_hybrid": {**LINEAR, "linear_allow_neg_eigval": True, "layer_types": DELTA},
+    "youtu": {**LATENT, "q_lora_rank": 1536, "embedding_initializer_range": 0.04},
+    "glm4_moe_lite": {**EXPERTS, **GLM_MOE, **LATENT},
+    "ernie4_5": {"head_dim": 128},
+    "granitemoe_swa": {
+        **GRANITE,
+        "intermediate_size": 512,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 8,
+        "sliding_window": 128,
+    },
+    "sarvam_mla": {**EXPERTS, **LATENT, "n_routed_experts": 128, "first_k_dense_replace": 1},
+    "vaultgemma": {**GEMMA, "layer_types": LOCAL},
 }
 """Keys of each family beyond those of all."""
 
