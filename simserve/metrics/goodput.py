@@ -102,8 +102,9 @@ def met_by_goal(
     for goal in dict.fromkeys([*slo, *(goal for targets in slo_classes.values() for goal in targets)]):
         latency_s = requests[GOALS[goal]]
         limit_s = np.full(len(latency_s), slo.get(goal, np.inf))
-        for name, targets in ({} if requests["slo_class"] is None else slo_classes).items():
-            limit_s[np.equal(requests["slo_class"], name)] = targets.get(goal, np.inf)
+        for name, targets in slo_classes.items():
+            if requests["slo_class"] is not None:
+                limit_s[np.equal(requests["slo_class"], name)] = targets.get(goal, np.inf)
         has_none = np.isnan(latency_s) & (goal in ("tpot_s", "itl_s"))
         met[goal] = finished & ((latency_s <= limit_s) | np.isinf(limit_s) | has_none)
     return met
