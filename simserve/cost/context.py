@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.cost.comm import between_nodes_s
 from simserve.cost.kernels import PrefillAttentionCost, attending
 from simserve.cost.operations import ReplicaLinks

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from simserve.catalog.dtypes import COMPUTES_IN
 from simserve.catalog.layers import Experts
-from simserve.catalog.specs import COMPUTES_IN, GpuSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.comm import NodeLink, gather_over_nodes_s
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.catalog.dtypes import BYTES_PER_VALUE, COMPUTES_IN
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.catalog.states import MIXERS, Matrices
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange

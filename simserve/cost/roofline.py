@@ -9,9 +9,10 @@ DeepSeek-V2 (section 2.1) for latent attention.
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.layers import Indexer
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import load_of

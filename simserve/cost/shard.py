@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, LayerGroup
-from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
+from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices, StateLayers
 from simserve.cost.matrices import attention_matrices, n_weights
 

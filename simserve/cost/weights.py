@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from simserve.catalog.dtypes import STORED_BYTES
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.shared_vector import SharedVector
-from simserve.catalog.specs import STORED_BYTES, ModelSpec
+from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
 from simserve.cost.matrices import n_weights, own_matrices
 from simserve.cost.shard import ACTIVATION_BYTES, Shard

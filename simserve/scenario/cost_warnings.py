@@ -4,8 +4,8 @@ from itertools import chain
 from math import hypot
 from operator import attrgetter
 
+from simserve.catalog.dtypes import NEEDS_RATE
 from simserve.catalog.load import is_listed, versions
-from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.timed_forms import ALIKE
 from simserve.scenario.server_errors import WITHIN_SD, server_errors
 from simserve.scenario.setup import PoolSetup

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from simserve import catalog
+from simserve.catalog.dtypes import COMPUTES_IN, NEEDS_RATE
 from simserve.catalog.engine_spec import Engine, EngineSpec
-from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, GpuSpec, ModelSpec
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.catalog.types import Section
 from simserve.cost.calibration import (
     NO_CALIBRATION,

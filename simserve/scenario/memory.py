@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import islice
 
 from simserve import catalog, plugins
+from simserve.catalog.dtypes import NEEDS_RATE
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import NEEDS_RATE
 from simserve.cost.exchange import exchange_of
 from simserve.cost.kept_free import ServerKnobs, kept_free_mib, memory_share
 from simserve.cost.kv_groups import kv_layout

@@ -12,7 +12,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.specs import NEEDS_RATE
+from simserve.catalog.dtypes import NEEDS_RATE
 from simserve.cost.calibration import calibration_path
 from simserve.errors import CalibrationError
 from simserve.input_files import read_json

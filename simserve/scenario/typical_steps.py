@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import get_args
 
+from simserve.catalog.dtypes import NEEDS_RATE, STORED_BYTES
 from simserve.catalog.layers import LayerGroup
-from simserve.catalog.specs import NEEDS_RATE, STORED_BYTES
 from simserve.catalog.types import KvDtype, WeightDtype
 from simserve.cost.model import CostModel, StepShape, shape_ps
 from simserve.scenario.setup import PoolSetup

@@ -6,8 +6,9 @@ from math import prod
 from typing import Any
 
 from simserve import catalog
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec, ModelSpec
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.matrices import n_weights
 from simserve.cost.memory import ExtraMemory, MemoryLedger, ledger

@@ -9,7 +9,8 @@ import yaml
 
 from simserve import Scenario, simulate
 from simserve.catalog import load_model
-from simserve.catalog.specs import STORED_BYTES, ModelSpec
+from simserve.catalog.dtypes import STORED_BYTES
+from simserve.catalog.specs import ModelSpec
 from simserve.cost.kernels import n_copies
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.shard import Shard

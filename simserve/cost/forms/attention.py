@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, higher
 from simserve.cost.kernels import PrefillCost
 from simserve.cost.shard import ACTIVATION_BYTES

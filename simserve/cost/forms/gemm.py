@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE, COMPUTES_IN
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.shard import ACTIVATION_BYTES
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.layers import UNIFORM_ROUTING
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.base import Coefficient, Form, LaunchTime, PeakShare, WorkTime, smooth_max
 from simserve.cost.shard import ACTIVATION_BYTES
 

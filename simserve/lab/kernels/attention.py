@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibration import FORMS
 from simserve.cost.forms.attention import TILE, WIDE, DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Coefficient, Form

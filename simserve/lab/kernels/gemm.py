@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.base import Coefficient
 from simserve.cost.forms.gemm import Gemm
 from simserve.cost.shard import ACTIVATION_BYTES

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.mla import CACHED, KEY_WIDTH, LATENT, PAIR_WIDTH, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of

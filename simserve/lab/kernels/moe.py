@@ -5,7 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 from simserve.lab.kernels import KernelFit, Residuals, fit_form, held_out
 from simserve.lab.kernels.table import FITTED, rows_of

@@ -5,7 +5,8 @@ from hashlib import sha256
 from itertools import product
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec, ModelSpec
+from simserve.catalog.dtypes import BYTES_PER_VALUE
+from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.cost.forms.attention import TILE
 from simserve.cost.forms.collective import COLLECTIVES
 from simserve.cost.shard import HEAD_DTYPE, Shard

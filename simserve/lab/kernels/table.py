@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.cost.forms.collective import COLLECTIVES
 from simserve.cost.forms.mla import LATENT
 from simserve.cost.forms.sparse import SPARSE

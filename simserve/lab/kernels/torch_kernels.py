@@ -5,7 +5,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.lab.kernels.shapes import Shape
 
 Calls = list[partial[Any]]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.cost.forms.gemm import Gemm
 from tests.cost.specs import H100
 
