@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simserve.catalog import load_engine, load_gpu
-from simserve.catalog.layers import GroupKind, Heads, Indexer, LayerGroup
-from simserve.catalog.shared_vector import SharedVector
+from simserve.catalog.latent import Indexer, SharedVector
+from simserve.catalog.layers import GroupKind, Heads, LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kv_groups import kv_layout
 from simserve.cost.model import CostModel

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from simserve.catalog.config import Config
-from simserve.catalog.layers import Experts, Indexer, Mla
-from simserve.catalog.shared_vector import SharedVector
+from simserve.catalog.latent import Indexer, Mla, SharedVector
+from simserve.catalog.layers import Experts
 from simserve.errors import CatalogError
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")

@@ -1,8 +1,10 @@
-"""Layers: the kinds of a transformer's layers, and their parts: experts, latent attention, indexers, states."""
+"""Layers: the kinds of a transformer's layers, and their parts: heads, experts, what they add."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
+
+from simserve.catalog.latent import Indexer
 
 UNIFORM_ROUTING = "uniform"
 """Expert routing of tokens that draw their experts at random."""
@@ -61,7 +63,7 @@ class LayerGroup:
     """Layers of these that attend the keys and values of another layer, and have none (Gemma 3n, CLA)."""
     ratio: int = 1
     """Tokens of an entry."""
-    indexer: "Indexer | None" = None
+    indexer: Indexer | None = None
     """What chooses among entries; None: all are attended."""
 
     @property
@@ -184,75 +186,3 @@ class SharedBlocks:
         """Return (rows in, columns out) by name of what each place has of its own: changes of gate and up, and what
         adds the block to the hidden states, whole on every GPU."""
         return {"change_in": (hidden, self.rank), "change_out": (self.rank, 2 * inner), "added": (hidden, hidden)}
-
-
-@dataclass(frozen=True)
-class Mla:
-    """Multi-head latent attention: keys and values come from one short vector per token (DeepSeek-V2, section 2.1)."""
-
-    ROUTING: ClassVar[str] = "lognormal_0.5"
-    """How tokens choose experts in models with such layers; SHARED_HEADS_ROUTING has the source."""
-
-    kv_lora_rank: int
-    """Width of the latent vector, which the cache holds."""
-    qk_nope_head_dim: int
-    """Width of the unrotated part of a head's key."""
-    qk_rope_head_dim: int
-    """Width of the rotated part, shared by all heads; cached with the latent vector."""
-    v_head_dim: int
-    q_lora_rank: int | None = None
-    """Width of the queries' latent vector; None: queries are projected directly."""
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Width of a head's key."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def cached_size(self) -> int:
-        """Cached values per token and layer, whatever the heads."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
-
-    def cached_bytes(self, value_bytes: float) -> float:
-        """Return the bytes of a token with values of so many."""
-        return self.cached_size * value_bytes
-
-    def matrices(self, hidden: int, n_heads: int) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of the projections of n_heads by name; those to latent vectors are one matrix,
-        not divided (vLLM, SGLang: fused_qkv_a_proj; TensorRT-LLM: kv_a_proj_with_mqa)."""
-        rank, queries = self.q_lora_rank, n_heads * self.qk_head_dim
-        latent = (hidden, (rank or 0) + self.cached_size)
-        into = {"q": (hidden, queries), "kv_a": latent} if rank is None else {"qkv_a": latent, "q_b": (rank, queries)}
-        expanded = n_heads * (self.qk_nope_head_dim + self.v_head_dim)
-        return {**into, "kv_b": (self.kv_lora_rank, expanded), "output": (n_heads * self.v_head_dim, hidden)}
-
-
-@dataclass(frozen=True)
-class Indexer:
-    """The part of sparse attention that scores all keys, of which the best are attended (DeepSeek-V3.2, section 2.1).
-
-    It has one key per token in fp8, whole on every GPU.
-    """
-
-    n_heads: int
-    head_dim: int
-    top_k: int
-    """Attended keys per token."""
-    n_projected: int = 1
-    """Vectors of a key's width that it is made of."""
-
-    @property
-    def bytes_per_token(self) -> float:
-        """Bytes of a token's key in one layer, with a 32-bit scale for 128 values (vLLM, deepseek_v2.py)."""
-        return self.head_dim * (1 + 4 / 128)
-
-    @property
-    def flop_per_pair(self) -> int:
-        """FLOP of a score."""
-        return 2 * self.n_heads * self.head_dim
-
-    def matrices(self, hidden: int, rank: int | None) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) by name, whole on every GPU: queries, from the latent ones if there are; a key
-        and a weight per head."""
-        queries = (rank or hidden, self.n_heads * self.head_dim)
-        return {"index_q": queries, "index_k": (hidden, self.n_projected * self.head_dim + self.n_heads)}

@@ -15,7 +15,8 @@ from simserve.catalog.engine_spec import CONSTANTS, EngineSpec
 from simserve.catalog.families import families, family_data
 from simserve.catalog.hub import cached_config, is_id, known_model
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.layers import Experts, Indexer, LayerGroup, Mla
+from simserve.catalog.latent import Indexer, Mla
+from simserve.catalog.layers import Experts, LayerGroup
 from simserve.catalog.specs import GpuSpec, ModelSpec
 from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError, closest, did_you_mean

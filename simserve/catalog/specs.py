@@ -7,15 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simserve.catalog.dtypes import COMPUTES_IN
+from simserve.catalog.latent import Indexer, Mla
 from simserve.catalog.layers import (
     OWN_HEADS_ROUTING,
     SHARED_HEADS_ROUTING,
     Experts,
     Heads,
-    Indexer,
     LayerGroup,
     LayerInputs,
-    Mla,
     SharedBlocks,
 )
 from simserve.catalog.states import MIXERS, StateLayers

@@ -11,7 +11,7 @@ from typing import Any
 
 from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.engine_spec import EngineSpec
-from simserve.catalog.layers import Indexer
+from simserve.catalog.latent import Indexer
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher

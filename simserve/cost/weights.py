@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import prod
 
 from simserve.catalog.dtypes import STORED_BYTES
+from simserve.catalog.latent import SharedVector
 from simserve.catalog.layers import LayerGroup
-from simserve.catalog.shared_vector import SharedVector
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
 from simserve.cost.matrices import n_weights, own_matrices
@@ -128,7 +128,7 @@ def matrices_of(shard: Shard, group: LayerGroup) -> Matrices:
     """Return (rows in, columns out) of a layer of a group: of attention, or of entries beside it."""
     match shard.model.mla:
         case SharedVector() as vector if group.has_entries:
-            return vector.entry_matrices(shard.model.hidden_size, group)
+            return vector.entry_matrices(shard.model.hidden_size, group.indexer)
     return shard.of(group).attention_matrices
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from simserve import catalog
 from simserve.catalog.families import families
-from simserve.catalog.layers import Indexer
+from simserve.catalog.latent import Indexer
 from simserve.catalog.states import StateLayers
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.layers import Experts, Mla
+from simserve.catalog.latent import Mla
+from simserve.catalog.layers import Experts
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
 from tests.fuzz.configs import LLAMA
