@@ -348,10 +348,12 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_whole = draw(st.integers(0 if windows else 1, 2))
     whole_tokens = setup.block_size * (draw(sizes_of) if n_whole else 1)
+    n_more = draw(st.sampled_from([0, 0, 1, 2])) if n_whole else 0  # layers with fewer heads, or narrower ones
+    more = [KvGroup(setup.block_size * draw(sizes_of), n_more)] if n_more else []
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
-        (*windows, KvGroup(whole_tokens, n_whole)),
+        (*windows, KvGroup(whole_tokens, n_whole), *more),
         n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
@@ -362,6 +364,6 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     if isinstance(setup.cost, SpeculativeCost):
         layers, drafting = draw(drafted(setup, layers))
         cost = replace(setup.cost, target=cost, drafting=drafting)
-    n_growing = n_whole + sum(window.n_parts for window in windows)
+    n_growing = n_whole + n_more + sum(window.n_parts for window in windows)
     n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, n_growing)) * setup.n_blocks)
     return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

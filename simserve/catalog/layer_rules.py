@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
-from simserve.catalog.layer_parts import n_experts_of
+from simserve.catalog.layer_parts import mlp_key, n_experts_of, read_heads
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs
 from simserve.catalog.states import MIXERS, State
 from simserve.errors import CatalogError
@@ -21,37 +21,55 @@ MLPS = ("dense", "experts")
 EVEN_PAIRS = (("n_value_heads", "n_key_heads"), ("n_heads", "n_groups"))
 """Sizes of states of which the second divides the first."""
 
-Layer = tuple[Any, str | None]
-"""Mixer and MLP of a layer; None: it has none."""
+Layer = tuple[Any, str, Config]
+"""Mixer and MLP of a layer, and the values with their sizes."""
 
 Sized = TypeVar("Sized", Heads, LayerInputs)
 
 
-def read_layers(config: Config) -> list[Layer]:
+def read_layers(configs: Sequence[Config]) -> list[Layer]:
     """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
-    for rule in config.family.layers:
+    config, family = configs[0], configs[0].family
+    for rule in family.layers:
         if rule.by == "letters" and config.get(rule.key):
             return _lettered(config, rule)
     mixers, n_layers = _mixers(config), config.n_layers
     mlps = _mlps(config) if n_experts_of(config) else ["dense"] * n_layers
     layers: list[Layer] = []
-    for mixer, mlp in zip(mixers, mlps, strict=True):
-        *before, last = mixer.split("+")
-        layers += [*((each, None) for each in before), (last, mlp)]
+    for mixer, mlp, own in zip(mixers, mlps, configs if len(configs) > 1 else [config] * n_layers, strict=True):
+        mixes, has = (
+            next((kind for key, kind in instead.items() if own.get(key)), part)
+            for instead, part in ((family.mixers, mixer), (family.mlps, mlp))
+        )
+        *before, last = mixes.split("+")
+        layers += [*((each, "none", own) for each in before), (last, has, own)]
     return layers
 
 
-def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
-    """Return the layers by mixer, in order of the first of each."""
+def read_groups(layers: list[Layer]) -> tuple[Heads, tuple[LayerGroup, ...]]:
+    """Return the most heads of a layer, and the layers by mixer and by other heads, in order of the first of each.
+    Raises CatalogError without the path."""
+    config = layers[0][2]
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
-    counts = Counter(mixer for mixer, _ in layers)
-    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
-    heads = {"windowed": read_part(config, config.family.windows, Heads)}
-    windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
-    return tuple(
-        LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
-        for mixer, n in counts.items()
+    read = [read_heads(own) if mixer in ("full", *WINDOWS) else None for mixer, _, own in layers]
+    attending = [own for own in read if own is not None] or [read_heads(config)]
+    heads = max(attending, key=lambda own: (own.n_kv_heads * own.head_dim, own.n_heads))
+    windowed = (read_part(own, own.family.windows, Heads) if mixer == "windowed" else None for mixer, _, own in layers)
+    others = (of_window or (None if own == heads else own) for of_window, own in zip(windowed, read, strict=True))
+    kinds = [(mixer, other) for (mixer, _, _), other in zip(layers, others, strict=True)]
+    kept = Counter(kinds[: len(layers) - (config.get("num_kv_shared_layers") or 0)])
+    return heads, tuple(
+        LayerGroup(full if mixer == "full" else mixer, n, config.get(WINDOWS.get(mixer, "")), own, n - kept[mixer, own])
+        for (mixer, own), n in Counter(kinds).items()
     )
+
+
+def read_mlps(layers: list[Layer]) -> tuple[tuple[int, int], ...]:
+    """Return the plain MLPs by size, in order of the first of each. Raises CatalogError for one without a size."""
+    for own in (own for _, mlp, own in layers if mlp == "dense"):
+        own.check_needed([mlp_key(own)], "layers with an MLP need its inner size")
+    sizes = (own.get(mlp_key(own)) * (mlp == "dense") for _, mlp, own in layers if mlp in ("dense", "matrix"))
+    return tuple(Counter(sizes).items())
 
 
 def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:
@@ -89,7 +107,7 @@ def _lettered(config: Config, rule: Rule) -> list[Layer]:
     if sum(map(len, ("".join(layer) for layer in layers))) != len(letters):
         other = sorted(set(letters) - parts.keys()) or [f"{mlps[0]} without a layer to follow"]
         raise CatalogError(f"{rule.key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
-    return [(parts[mixer], parts.get(mlp)) for mixer, mlp in layers]
+    return [(parts[mixer], parts.get(mlp, "none"), config) for mixer, mlp in layers]
 
 
 def _mixers(config: Config) -> list[str]:

@@ -81,6 +81,9 @@ class KvLayout:
     """Blocks of the engine in one of these: all that layers take for the same tokens, where all keep all tokens."""
     draft_bytes: float = 0.0
     """Bytes of a draft's layers in a block, where these and the model's all keep the same tokens."""
+    is_joint: bool = False
+    """Whether a block is all layers' of the model, of several sizes, for the same tokens (vLLM,
+    UniformTypeKVCacheSpecs)."""
 
     @property
     def block_size(self) -> int:
@@ -102,6 +105,9 @@ class KvLayout:
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
         """Return the bytes of a block on a pipeline stage with so many layers of each group of the model, and all of
         the draft."""
+        if self.is_joint:
+            sizes = (n * part.spec.layer_bytes for n, part in zip(n_in_groups, self.parts, strict=False))
+            return self.block_size * sum(sizes) + self.draft_bytes
         on_stage: Counter[object] = Counter()
         in_all: Counter[object] = Counter()
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
@@ -161,9 +167,17 @@ def kv_layout(
     blocks = _in_one_pool(parts, n_layers)
     if blocks.windows or blocks.n_states:
         return KvLayout(tuple(parts), blocks, n_layers, block_size * token_bytes)
-    (n_merged,) = blocks.n_by_tokens.values()
-    blocks = replace(blocks, groups=(KvGroup(block_size),))
-    return KvLayout(tuple(parts), blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
+    one, (n_merged, *_) = replace(blocks, groups=(KvGroup(block_size),)), blocks.n_by_tokens.values()
+    merged = KvLayout(tuple(parts), one, n_merged * n_layers, block_size * token_bytes, n_merged)
+    return _joint(merged, shard.kv_bytes_per_token)
+
+
+def _joint(merged: KvLayout, token_bytes: float) -> KvLayout:
+    """Return blocks of all layers together, where these differ in size."""
+    if len({part.spec.layer_bytes for part in merged.parts}) == 1:
+        return merged
+    parts = tuple(replace(part, blocks=merged.blocks) for part in merged.parts)
+    return KvLayout(parts, merged.blocks, 1, merged.block_size * token_bytes, is_joint=True)
 
 
 def _largest(shards: Sequence[Shard], block_size: int) -> tuple[float, int]:

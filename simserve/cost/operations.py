@@ -14,6 +14,7 @@ from simserve.catalog.states import Kda, LightningAttention, LinearAttention, Ma
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.layer_shards import mlp_shards, sized
 from simserve.cost.roofline import elementwise_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard, n_weights
 
@@ -112,7 +113,8 @@ class RankOperations:
     def of_tokens(self) -> list[Operation]:
         """Return those for the tokens of a rank, in all layers but where groups share experts."""
         shard, model = self.shard, self.shard.model
-        n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
+        n_matrix = sum(group.n_layers for group in model.groups if group.kind == "matrix")
+        n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers - n_matrix
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
         attention = around + ATTENTION + norms + (LATENT if model.mla else 0)
@@ -126,9 +128,13 @@ class RankOperations:
                 for each, n_layers in by_heads
             ),
             Operation(model.n_state_layers, self._state_s, around + state),
+            Operation(n_matrix, self._matrix_s, around + self._n_products(sized(shard, 0).mlp_matrices)),
             *self._of_inputs(),
             Operation(-model.n_bare_layers, self._reduce_s),
-            Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),
+            *(
+                Operation(n_layers, replace(self, shard=each)._mlp_s, self._n_products(each.mlp_matrices) + 1)
+                for each, n_layers in mlp_shards(shard)
+            ),
             Operation(
                 model.n_moe_layers, self._gate_and_shared_s, 1 + shared + self._n_products(shard.latent_matrices)
             ),
@@ -173,6 +179,11 @@ class RankOperations:
     def _plain_s(self, n_tokens: Any) -> Any:
         """Return a layer that has an MLP only."""
         return self._common_s(n_tokens) + self._reduce_s(n_tokens)
+
+    def _matrix_s(self, n_tokens: Any) -> Any:
+        """Return a layer with a square matrix for a mixer."""
+        product_s = self._products_s(n_tokens, sized(self.shard, 0).mlp_matrices)
+        return product_s + self._plain_s(n_tokens) + self._reduce_s(n_tokens)
 
     def _attention_s(self, n_tokens: Any) -> Any:
         """Return a layer with attention, but for attention itself."""

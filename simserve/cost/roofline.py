@@ -16,6 +16,7 @@ from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import load_of
 from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
+from simserve.cost.layer_shards import mlp_shards, whole_shards
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.weights import parameters
 from simserve.tables.facts import WorkFacts
@@ -43,7 +44,7 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
     attention a part of each); the activation reads gate and up and writes one; keys and values are written once.
     """
     model, mla = shard.model, shard.model.mla
-    activated = model.n_dense_layers * shard.inner_size
+    activated = sum(n_layers * each.inner_size for each, n_layers in mlp_shards(shard))
     if shard.shared_matrices:
         activated += model.n_moe_layers * shard.shared_matrices["down"][0]
     one_head, n_heads = (
@@ -82,6 +83,13 @@ def decode_work(shard: Shard, n: Any, kv_tokens: Any) -> Work:
     mla = shard.model.mla
     width = shard.n_heads * (mla.cached_size + mla.kv_lora_rank if mla else shard.key_size + shard.value_size)
     return Work(2 * width * kv_tokens, kv_tokens * shard.attended_bytes + n * (width * ACTIVATION_BYTES))
+
+
+def key_flop(shard: Shard) -> int:
+    """Return the FLOP of one key and query in all layers that attend the whole context, or score all of it."""
+    index = shard.model.indexer
+    sized = whole_shards(shard)
+    return sum(n * int(index.flop_per_pair if index else decode_work(each, 0, 1).flop) for each, n in sized)
 
 
 @dataclass(frozen=True)
@@ -215,19 +223,21 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     """Return the useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
     (replicated KV heads, padding) and attention within windows do not count."""
     whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
-    per_token, per_pair, read_bytes = 0, prefill_work(whole, 0, 1, 0).flop, whole.layer_kv_bytes_per_token
+    wholes = whole_shards(whole)
+    per_token, per_pair = 0, sum(n * prefill_work(each, 0, 1, 0).flop for each, n in wholes)
+    read_bytes = sum(n * each.layer_kv_bytes_per_token for each, n in wholes)
     if (index := whole.model.indexer) is not None:
-        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, index.flop_per_pair
-        read_bytes = index.bytes_per_token
+        per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, n_layers * index.flop_per_pair
+        read_bytes = n_layers * index.bytes_per_token
     n = parameters(whole, is_active=True)
     read_layers_bytes = n.projections * BYTES_PER_VALUE[whole.dense_dtype]
     read_layers_bytes += n.routed_experts * BYTES_PER_VALUE[whole.weight_dtype]
     return WorkFacts(
         flop_per_token=2 * (n.projections + n.routed_experts + n.gates) + n_layers * per_token,
-        flop_per_pair=n_layers * per_pair,
+        flop_per_pair=per_pair,
         flop_per_sampled=2 * whole.head_weights,
         weight_bytes_per_step=read_layers_bytes + (n.head + n.gates) * ACTIVATION_BYTES,
-        kv_bytes_per_token=n_layers * read_bytes,
+        kv_bytes_per_token=read_bytes,
         peak_flop_per_s=n_gpus * gpu.peak_flop_per_s(whole.weight_dtype),
         hbm_bytes_per_s=n_gpus * gpu.hbm_bytes_per_s,
     )

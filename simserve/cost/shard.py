@@ -239,9 +239,10 @@ class Shard:
         return experts
 
     def _mlp(self, inner: int, width: int | None = None) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of an MLP of that inner size, on vectors of that width or the hidden size."""
+        """Return (rows in, columns out) of an MLP on vectors of that width or the hidden size; 0: of a matrix."""
         hidden = width or self.model.hidden_size
-        return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
+        mlp = {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
+        return mlp if inner else {"matrix": (-(-hidden // self.tensor), hidden)}
 
 
 def n_weights(matrices: Matrices) -> int:

@@ -224,7 +224,8 @@ def one_layer(model: ModelSpec) -> ModelSpec:
     """Return a model of one layer, which attends all tokens, under the shared LM head."""
     experts = model.experts and replace(model.experts, n_dense_layers=0)
     groups = (LayerGroup("latent" if model.mla else "full", 1),)
-    return replace(model, n_layers=1, n_bare_layers=0, groups=groups, experts=experts, tie_word_embeddings=True)
+    alike = replace(model, n_layers=1, n_bare_layers=0, mlps=(), groups=groups, experts=experts)
+    return replace(alike, tie_word_embeddings=True)
 
 
 def without_host(engine: EngineSpec) -> EngineSpec:

@@ -1,6 +1,6 @@
 """StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from simserve.cost.comm import NodeLink
 from simserve.cost.context import ContextExchange
 from simserve.cost.exchange import ExchangeKernels, exchange_of
 from simserve.cost.kernels import Kernels
+from simserve.cost.layer_shards import whole_shards
 from simserve.cost.operations import RankOperations, ReplicaLinks, padded, total_s
 from simserve.cost.roofline import Roofline, work_of
 from simserve.cost.shard import Shard
@@ -69,10 +70,11 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
-        self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
+        self._prompt_states = self.kernels.prompt_states(shard)
         self.context, self._n_groups = ContextExchange(self._links), shard.prefill_context
-        self._prefill_s = self.context.divided(self.kernels.prefill_attention(shard)).seconds
-        self._windows = [*self._of_windows()]
+        self._wholes = [self._of_prompts(each, n_layers) for each, n_layers in whole_shards(shard)]
+        windows = (group for group in shard.model.groups if group.window is not None)
+        self._windows = [self._of_prompts(shard.of(group), group.n_layers) for group in windows]
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps: list[int] = []
@@ -82,11 +84,9 @@ class StepCost:
         self._lines: list[tuple[int, int]] = []
         self._window_slopes: list[tuple[int, ...]] = []
 
-    def _of_windows(self) -> Iterator[tuple[int, Callable[[Any, Any, Any], Any]]]:
-        """Yield the layers of each group with a window, and what prompts take in one."""
-        for group in (each for each in self.shard.model.groups if each.window is not None):
-            attention = self.kernels.prefill_attention(self.shard.of(group))
-            yield group.n_layers, self.context.divided(attention).seconds
+    def _of_prompts(self, shard: Shard, n_layers: int) -> tuple[int, Callable[[Any, Any, Any], Any]]:
+        """Return the layers of a group, and what prompts take in one."""
+        return n_layers, self.context.of(shard).divided(self.kernels.prefill_attention(shard)).seconds
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone, padded ones included."""
@@ -139,10 +139,10 @@ class StepCost:
 
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         states, work = self._prompt_states, (float(n_tokens), float(n_pairs), float(n_context_tokens))
-        if not n_tokens or not (self._n_whole or states):
+        if not n_tokens or not (self._wholes or states):
             return 0
         states_s = self.shard.model.n_state_layers * states.seconds(*work) if states else 0.0
-        return to_ps(self._n_whole * self._prefill_s(*work) + states_s)
+        return to_ps(sum(n_layers * prefill_s(*work) for n_layers, prefill_s in self._wholes) + states_s)
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
@@ -179,10 +179,10 @@ class StepCost:
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
         nothing: Any = 0.0 * counts
         model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), nothing
-        n_parts, queries_s = self.shard.decode_context, self.context.queries_s(counts)
+        n_parts = self.shard.decode_context
         for shard, n_layers in self.shard.by_heads:
             intercept_s, slope_s = self.kernels.decode_attention(shard, counts)
-            intercept_s, slope_s = intercept_s + queries_s, slope_s / n_parts
+            intercept_s, slope_s = intercept_s + self.context.of(shard).queries_s(counts), slope_s / n_parts
             if model.indexer is not None:  # kernels attend top_k keys, however few there are
                 intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
                 slope_s = self.kernels.scored_s(shard, counts) / n_parts

@@ -1,10 +1,12 @@
 """Weights: their bytes on one GPU, in the layouts of kernels, by stage of a pipeline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
 
 from simserve.catalog.specs import STORED_BYTES, ModelSpec
+from simserve.cost.layer_shards import mlp_shards, sized
 from simserve.cost.shard import ACTIVATION_BYTES, Shard, n_weights
 
 MXFP4_TILE = 256
@@ -15,7 +17,8 @@ MXFP4_TILE = 256
 class Stage:
     """The layers of one stage of a pipeline; a whole model is a pipeline of one."""
 
-    n_dense_layers: int
+    n_in_mlps: tuple[int, ...]
+    """Layers with each size of a plain MLP."""
     n_moe_layers: int
     n_in_groups: tuple[int, ...]
     """Layers of each group of the model."""
@@ -29,38 +32,41 @@ class Stage:
         """Layers of all groups."""
         return sum(self.n_in_groups)
 
+    @property
+    def n_dense_layers(self) -> int:
+        """Layers with a plain MLP."""
+        return sum(self.n_in_mlps)
+
 
 def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
-    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups are
-    spread evenly over the model's layers."""
+    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups and sizes
+    of MLPs are spread evenly over the model's layers, experts over those after the dense ones."""
     most, extra = divmod(model.n_layers, pipeline)
     begin = 0
     for index in range(pipeline):
         is_last = index == pipeline - 1
         end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
-        n_dense = max(0, min(end, model.n_dense_layers) - begin)
-        before, after = _up_to(model, begin), _up_to(model, end)
-        n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
-        n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
-        yield Stage(n_dense, n_moe, n_in_groups, is_first=index == 0, is_last=is_last)
+        n_in_groups = _between([group.n_layers for group in model.groups], begin, end)
+        *n_in_mlps, n_moe = _mlps_between(model, begin, end)
+        yield Stage(tuple(n_in_mlps), n_moe, tuple(n_in_groups), is_first=index == 0, is_last=is_last)
         begin = end
 
 
-def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have experts: those after the dense ones, spread evenly where some are
-    bare."""
-    n_others = model.n_layers - model.n_dense_layers
-    return max(0, n_layers - model.n_dense_layers) * model.n_moe_layers // n_others if model.n_moe_layers else 0
+def _mlps_between(model: ModelSpec, begin: int, end: int) -> list[int]:
+    """Return how many layers have each size of an MLP, and experts: bare ones are among those after the dense ones, or
+    spread evenly without experts."""
+    dense, n_first = [n_layers for _, n_layers in mlp_shards(Shard(model))], model.n_dense_layers
+    if model.experts is None:
+        return [*_between([*dense, model.n_bare_layers], begin, end)[:-1], 0]
+    others = _between([model.n_moe_layers, model.n_bare_layers], max(0, begin - n_first), max(0, end - n_first))
+    return [*_between(dense, min(begin, n_first), min(end, n_first)), others[0]]
 
 
-def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
-    """Return how many of the first layers are in each group, all groups together n_layers."""
-    counts: list[int] = []
-    n_grouped = 0
-    for group in model.groups:
-        n_grouped += group.n_layers
-        counts.append(n_layers * n_grouped // model.n_layers - sum(counts))
-    return counts
+def _between(sizes: Sequence[int], begin: int, end: int) -> list[int]:
+    """Return how many of the layers [begin, end) are in each group of these sizes, spread evenly."""
+    n_all, sums = max(1, sum(sizes)), list(accumulate(sizes, initial=0))
+    up_to = [end * n // n_all - begin * n // n_all for n in sums]
+    return [last - first for first, last in pairwise(up_to)]
 
 
 @dataclass(frozen=True)
@@ -94,16 +100,21 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
     own = None if is_active else model.layer_inputs
     n_own = 0 if own is None else stage.n_layers * own.vocabulary * own.width
     shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
+    n_state, n_matrix, n_none = (
+        sum(n for n, group in layers if group.kind == kind) for kind in ("state", "matrix", "none")
+    )
+    mlps = zip(stage.n_in_mlps, mlp_shards(shard), strict=True)
+    attention = sum(n * n_weights(shard.of(group).attention_matrices) for n, group in layers if group.attends)
     return Parameters(
         embeddings=shard.head_weights * has_embeddings + n_own,
-        attention=sum(n * n_weights(shard.of(group).attention_matrices) for n, group in layers if group.attends),
-        states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
-        mlp=stage.n_dense_layers * n_weights(shard.mlp_matrices),
+        attention=attention + n_matrix * n_weights(sized(shard, 0).mlp_matrices),
+        states=n_state * n_weights(shard.linear_matrices),
+        mlp=sum(n * n_weights(each.mlp_matrices) for n, (each, _) in mlps),
         layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
         routed_experts=n_moe and n_moe * n_routed * shard.expert_weights,
         shared_experts=n_moe * shared,
         gates=n_moe and n_moe * prod(shard.router),
-        norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size,
+        norms=(2 * stage.n_layers - n_none + stage.is_last) * model.hidden_size,
         head=shard.head_weights * stage.is_last,
     )
 

@@ -98,6 +98,8 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Nemotron-4-340B": (341.0, 96 * 8 * 2 * 2 * 192, 0),
     "StableLM-2-12B": (12.14, 40 * 8 * 2 * 2 * 160, 0),
     "InternLM3-8B-Instruct": (8.804, 48 * 2 * 2 * 2 * 128, 0),
+    "Llama-3_3-Nemotron-Super-49B-v1": (49.87, 49 * 8 * 2 * 2 * 128, 0),
+    "OpenELM-3B": (3.04, (4 * 3 + 14 * 4 + 12 * 5 + 6 * 6) * 2 * 2 * 128, 0),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 
