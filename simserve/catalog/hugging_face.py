@@ -48,7 +48,6 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
     ((experts, mla, state),) = parts
     check_understood(family, given)
     others = next((key for key in family.other_parts if given.get(key)), None)
-    quantized = config.get("quantization_config")
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=len(layers),
@@ -70,8 +69,8 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         mlps=sized if len(sized) > 1 else (),
         n_bare_layers=mlps.count("none"),
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
-        weight_dtype=read_weight_dtype(quantized),
-        only_experts_quantized=experts is not None and only_experts(quantized),
+        weight_dtype=read_weight_dtype(config.get("quantization_config")),
+        only_experts_quantized=experts is not None and only_experts(config.get("quantization_config")),
         source=f"Hugging Face config.json, {path.name}" + ("" if others is None else f"; its text, without {others}"),
     )
 

@@ -225,7 +225,7 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     whole, n_gpus, n_layers = shard.whole, shard.tensor * shard.prefill_context, shard.model.n_whole_layers
     wholes = whole_shards(whole)
     per_token, per_pair = 0, sum(n * prefill_work(each, 0, 1, 0).flop for each, n in wholes)
-    read_bytes = sum(n * each.layer_kv_bytes_per_token for each, n in wholes)
+    read_bytes = sum((n * each.layer_kv_bytes_per_token for each, n in wholes), 0.0)
     if (index := whole.model.indexer) is not None:
         per_token, per_pair = index.top_k * decode_work(whole, 0, 1).flop, n_layers * index.flop_per_pair
         read_bytes = n_layers * index.bytes_per_token
