@@ -7,8 +7,11 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from simserve.catalog.layers import GroupKind, LayerGroup
+from simserve.catalog.layers import GroupKind, Heads, LayerGroup
+from simserve.catalog.specs import ModelSpec
+from simserve.cost.kv_groups import kv_layout
 from simserve.cost.model import CostModel
+from simserve.cost.shard import Shard
 from simserve.cost.speculative import Drafting, ModelDrafting, SpeculativeCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
@@ -337,6 +340,22 @@ def drafted(draw: st.DrawFn, setup: ReplicaSetup, layers: LayerBlocks) -> tuple[
 
 
 @st.composite
+def layers_of_shapes(draw: st.DrawFn, setup: ReplicaSetup) -> LayerBlocks:
+    """Draw the blocks of a model of which layers differ in their heads, and some have no attention."""
+    heads = st.sampled_from([None, *(Heads(12, n, 16) for n in (1, 2, 3, 4))])
+    kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "chunked", "full", "full", "matrix", "none"])
+    groups = [LayerGroup("full", draw(st.integers(1, 4)))]
+    for kind in draw(st.lists(kinds, max_size=4)):
+        n_windows = sum(group.window is not None for group in groups)
+        window = draw(st.integers(1, 24)) if kind in ("windowed", "chunked") else None
+        if window is None or n_windows < 2:
+            groups.append(LayerGroup(kind, draw(st.integers(1, 4)), window, draw(heads)))
+    n_layers = sum(group.n_layers for group in groups)
+    model = ModelSpec("shapes", n_layers, 64, 12, 4, 16, 64, 64, 64, groups=tuple(groups))
+    return kv_layout(Shard(model), setup.block_size, setup.scheduler.most_chunk, setup.max_model_len).blocks
+
+
+@st.composite
 def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     """Let the layers of a replica keep different tokens."""
     kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
@@ -357,13 +376,15 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
         n_states=draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
-    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.attends for group in groups)]
+    if setup.speculation is None and draw(st.integers(0, 3)) == 0:
+        layers = draw(layers_of_shapes(setup))
+    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.layers.attends for group in layers.windows)]
     target = setup.cost.target if isinstance(setup.cost, SpeculativeCost) else setup.cost
     assert isinstance(target, LineCost), "costs of tests are lines"
     cost: CostModel = replace(target, windows=slopes)
     if isinstance(setup.cost, SpeculativeCost):
         layers, drafting = draw(drafted(setup, layers))
         cost = replace(setup.cost, target=cost, drafting=drafting)
-    n_growing = n_whole + n_more + sum(window.n_parts for window in windows)
+    n_growing = sum(group.n_parts for group in layers.groups)
     n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, n_growing)) * setup.n_blocks)
     return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)
