@@ -147,6 +147,7 @@ def _check_keys(own: Family, family: Family) -> None:
         "only": own.only,
         "layers": _keys_of(own.layers),
         "experts": _keys_of(own.experts),
+        "mixers and mlps": (*own.mixers, *own.mlps),
         "defaults": own.defaults,
         "derived": (*own.derived, *(key for each in own.derived.values() for key in each.needs)),
         "state.dtype": [own.state.dtype] if own.state and own.state.dtype else (),

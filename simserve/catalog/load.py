@@ -184,7 +184,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Return dataclasses as mappings, and groups as a list of them without what they do not have."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and all(map(is_dataclass, value)):
         return [{k: v for k, v in asdict(group).items() if v and (k, v) != ("ratio", 1)} for group in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 

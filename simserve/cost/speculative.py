@@ -226,7 +226,8 @@ def one_layer(model: ModelSpec) -> ModelSpec:
     experts = model.experts and replace(model.experts, n_dense_layers=0, dense_at=())
     whole = LayerGroup("latent" if model.mla else "full", 1)
     group = replace(model.groups[0], n_layers=1) if any(group.has_entries for group in model.groups) else whole
-    return replace(model, n_layers=1, n_bare_layers=0, groups=(group,), experts=experts, tie_word_embeddings=True)
+    alike = replace(model, n_layers=1, n_bare_layers=0, mlps=(), groups=(group,), experts=experts)
+    return replace(alike, tie_word_embeddings=True)
 
 
 def without_host(engine: EngineSpec) -> EngineSpec:
