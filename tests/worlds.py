@@ -388,6 +388,22 @@ def beside_windows(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
 
 
 @st.composite
+def layers_of_shapes(draw: st.DrawFn, setup: ReplicaSetup) -> LayerBlocks:
+    """Draw the blocks of a model of which layers differ in their heads, and some have no attention."""
+    heads = st.sampled_from([None, *(Heads(12, n, 16) for n in (1, 2, 3, 4))])
+    kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "chunked", "full", "full", "matrix", "none"])
+    groups = [LayerGroup("full", draw(st.integers(1, 4)))]
+    for kind in draw(st.lists(kinds, max_size=4)):
+        n_windows = sum(group.window is not None for group in groups)
+        window = draw(st.integers(1, 24)) if kind in ("windowed", "chunked") else None
+        if window is None or n_windows < 2:
+            groups.append(LayerGroup(kind, draw(st.integers(1, 4)), window, draw(heads)))
+    n_layers = sum(group.n_layers for group in groups)
+    model = ModelSpec("shapes", n_layers, 64, 12, 4, 16, 64, 64, 64, groups=tuple(groups))
+    return kv_layout(Shard(model), setup.block_size, setup.scheduler.most_chunk, setup.max_model_len).blocks
+
+
+@st.composite
 def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     """Let the layers of a replica keep different tokens, or states alone."""
     kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
@@ -401,21 +417,25 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     has_ids = setup.caches_prefixes or setup.keeps_contents  # of blocks: those of states alone have none
     n_whole = draw(st.integers(0 if windows or (n_states and not has_ids) else 1, 2))
     whole_tokens = setup.block_size * (draw(st.sampled_from([1, 1, 1, 2, 4, 8])) if n_whole else 1)
+    n_more = draw(st.sampled_from([0, 0, 1, 2])) if n_whole else 0  # layers with fewer heads, or narrower ones
+    more = [KvGroup(setup.block_size * draw(sizes_of), n_more)] if n_more else []
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
-        (*windows, KvGroup(whole_tokens, n_whole)),
+        (*windows, KvGroup(whole_tokens, n_whole), *more),
         n_states=n_states,
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
-    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.attends for group in groups)]
+    if setup.speculation is None and draw(st.integers(0, 3)) == 0:
+        layers = draw(layers_of_shapes(setup))
+    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: sum(group.layers.attends for group in layers.windows)]
     target = setup.cost.target if isinstance(setup.cost, SpeculativeCost) else setup.cost
     assert isinstance(target, LineCost), "costs of tests are lines"
     cost: CostModel = replace(target, windows=slopes)
     if isinstance(setup.cost, SpeculativeCost):
         layers, drafting = draw(drafted(setup, layers))
         cost = replace(setup.cost, target=cost, drafting=drafting)
-    n_growing = n_whole + sum(window.n_parts for window in windows)
+    n_growing = sum(group.n_parts for group in layers.groups)
     most = draw(st.integers(1, max(1, n_growing))) * setup.n_blocks if layers.grows else draw(st.integers(1, 30))
     n_blocks = max(layers.most(setup.max_model_len), most)
     return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil, prod
 from typing import Any
 
@@ -48,9 +49,9 @@ class Config:
             raise CatalogError(f"{names} {verb} {'missing' if given is None else given}; {remedy}")
 
 
-def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
-    """Return a file's values in their types, with those that it leaves out. Raises CatalogError for a key of what is
-    not simulated, or of another type."""
+def read_keys(family: Family, given: Mapping[str, Any]) -> list[Config]:
+    """Return a file's values in their types, with those that it leaves out: for each layer, or once where all are
+    alike. Raises CatalogError for a key of what is not simulated, or of another type."""
     flat = _flat(family, given)
     for key in _on(flat):
         refusal = family.refusal(key)
@@ -58,8 +59,17 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
             rule = f"{key}: {refusal} are not supported yet"
             raise CatalogError(f"{rule}, got {json.dumps(flat[key])[:MOST_SHOWN]}; choose another model")
     n_layers = flat.get(family.names.get("num_hidden_layers", "num_hidden_layers"))
-    even = {key: _even(value, n_layers) if key in family.numbers else value for key, value in flat.items()}
-    values = {key: value for key, value in checked(family.file_type, even) if value is not None}
+    listed = {key: value for key, value in flat.items() if _is_listed(family, key, value, n_layers)}
+    common = dict(checked(family.file_type, {key: value for key, value in flat.items() if key not in listed}))
+    layers = [dict(zip(listed, layer, strict=True)) for layer in [*zip(*listed.values(), strict=True)] or [()]]
+    typed = {str(layer): checked(family.file_type, layer).model_dump(exclude_unset=True) for layer in layers}
+    configs = {layer: _completed(Config(family, {**common, **own})) for layer, own in typed.items()}
+    return [configs[str(layer)] for layer in layers]
+
+
+def _completed(config: Config) -> Config:
+    """Return typed values under their common names, with those that a file leaves out."""
+    family, values = config.family, {key: value for key, value in config.values.items() if value is not None}
     own = set(family.names.values()) - family.names.keys()
     common = {key: value for key, value in values.items() if key not in own}
     for key, name in family.names.items():
@@ -69,7 +79,8 @@ def read_keys(family: Family, given: Mapping[str, Any]) -> Config:
     config = Config(family, {**family.defaults, **{key: value for key, value in common.items() if value != "auto"}})
     for key in family.derived:
         config = _with_derived(config, key)
-    checked(family.file_type, {key: config.get(key) for key in family.derived})
+    derived = {key: config.get(key) for key, each in family.derived.items() if config.get(key) != each.otherwise}
+    checked(family.file_type, derived)
     for key, known in family.only.items():
         value = config.get(key)
         if value is not None and value not in [config.number(each) if each in family.types else each for each in known]:
@@ -99,24 +110,29 @@ def _on(values: Mapping[str, Any]) -> list[str]:
     return [key for key, value in on.items() if value not in ("", [], {})]
 
 
-def _flat(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a file with those of its mappings that the family has, each with a point before it."""
+def _flat(family: Family, given: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return the keys of a file with those of its mappings that the family has, each with a point before it, and for a
+    list of mappings the lists of what is read or on."""
     flat: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in ((before + name, value) for name, value in given.items()):
         match value:
             case dict() if key in family.mappings:
-                flat |= {f"{key}.{name}": each for name, each in value.items()}
+                flat |= _flat(family, value, f"{key}.")
+            case [dict(), *_] if key in family.mappings:
+                blocks = [_flat(family, each, f"{key}.") if type(each) is dict else {key: each} for each in value]
+                lists = {each: [block.get(each) for block in blocks] for each in dict.fromkeys(chain(*blocks))}
+                flat |= {each: values for each, values in lists.items() if each in family.types or any(values)}
             case _:
                 flat[key] = value
     return flat
 
 
-def _even(value: Any, n_layers: Any) -> Any:
-    """Return the number of a list that has the same for every layer."""
+def _is_listed(family: Family, key: str, value: Any, n_layers: Any) -> bool:
+    """Tell whether a value is a list of one for each layer."""
     match value:
-        case [first, *others] if len(value) == n_layers and all(each == first for each in others):
-            return first
-    return value
+        case [first, *others] if len(value) == n_layers:
+            return key in family.by_layer or (key in family.numbers and all(each == first for each in others))
+    return False
 
 
 def _with_derived(config: Config, key: str) -> Config:
@@ -134,10 +150,13 @@ def _with_derived(config: Config, key: str) -> Config:
     top, over = prod(map(config.number, derived.times)), config.number(derived.over)
     multiple = config.number(derived.multiple_of)
     value = top / over
-    if derived.rounds_up or multiple != 1:
-        value = ceil(value / multiple) * multiple
+    if derived.rounds_off:
+        nearest = max(multiple, int(value + multiple / 2) // multiple * multiple)
+        value = nearest + multiple * (nearest < 0.9 * value)
+    elif derived.rounds_up or multiple != 1:
+        value = ceil((ceil(value) if derived.rounds_up else int(value)) / multiple) * multiple
     if value != int(value):
         product = " times ".join(map(str, derived.times))
         divided, got = (product, top) if over == derived.over else (f"{product}, {top}", over)
-        raise CatalogError(f"{derived.over} must divide {divided}, got {got}")
+        raise CatalogError(f"{derived.over} must divide {divided}, got {got}; compare both")
     return Config(config.family, {**config.values, key: int(value)})

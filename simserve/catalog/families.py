@@ -151,6 +151,7 @@ def _check_keys(own: Family, family: Family) -> None:
         ("needs", own.needs, ()),
         ("only", own.only, ()),
         ("defaults", own.defaults, ()),
+        ("mixers and mlps", (*own.mixers, *own.mlps), ()),
         *(("derived", [key, *each.needs], NUMBERS) for key, each in own.derived.items()),
         *((place, [rule.key or None], BY_TYPES[rule.by]) for place, rule in rules),
         *((place, [rule.offset], NUMBERS) for place, rule in rules if type(rule.offset) is str),

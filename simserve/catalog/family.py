@@ -33,7 +33,7 @@ Mlp = Literal["dense", "experts"]
 TYPES: Mapping[str, Any] = {**KEY_TYPES, "quantization": Quantization}
 
 SIZES = ("width", "width_or_0", "width_or_auto", "parts", "parts_or_0", "count", "count_or_0")
-NUMBERS = (*SIZES, "number")
+NUMBERS = (*SIZES, "number", "ratio")
 
 BY_TYPES: Mapping[str, tuple[str, ...]] = {
     "list": ("names", "by_layer", "flags", "layers"),
@@ -90,6 +90,8 @@ class Derived(Section):
     over: str | Count = 1
     multiple_of: str | Count = 1
     rounds_up: bool = False
+    rounds_off: bool = False
+    """To the nearest multiple, or the next one where that is less than 90%."""
     when: str | None = None
     """A key that must be on; else it is `otherwise`, or the first of `times`."""
     otherwise: int | None = None
@@ -126,7 +128,9 @@ class Family(Section):
     model_types: Words = ()
     source: Annotated[str, Field(min_length=1)]
     reads: Mapping[str, Words] = {}
-    """Keys that are read, by type; a point leads into a mapping."""
+    """Keys that are read, by type; a point leads into a mapping, or into those of a list, one for each layer."""
+    by_layer: Words = ()
+    """Such keys with one value for all layers, or a list of one for each; of all others, entries must be equal."""
     ignores: Words = ()
     """Keys that change neither sizes nor which keys a token attends."""
     needs: Words = ()
@@ -143,6 +147,9 @@ class Family(Section):
     """Which mixer a layer has: the first rule that says something."""
     experts: tuple[Rule, ...] = ()
     """Which layers have experts: those that no rule makes dense."""
+    mixers: Mapping[str, Literal["none", "matrix"]] = {}
+    """What layers have instead of a mixer, or MLP, where a key is on: nothing, or one square matrix."""
+    mlps: Mapping[str, Literal["none", "matrix"]] = {}
     state: StateRule | None = None
     windows: Mapping[str, str] = {}
     """Heads of layers with a window: their sizes by key, where these differ."""
@@ -160,11 +167,12 @@ class Family(Section):
 
     def within(self, common: "Family") -> "Family":
         """Return the family with the common keys. A list of layers goes before its rules, these before common ones."""
-        kinds = {*common.reads, *self.reads}
+        kinds, own = {*common.reads, *self.reads}, (*self.by_layer, *self.mixers, *self.mlps)
         listed = () if any(rule.key == common.layers[0].key for rule in self.layers) else common.layers[:1]
         merged = {
             "reads": {kind: (*common.reads.get(kind, ()), *self.reads.get(kind, ())) for kind in kinds},
             "ignores": (*common.ignores, *self.ignores),
+            "by_layer": () if "letters" in {rule.by for rule in self.layers} else (*common.by_layer, *own),
             "layers": (*listed, *self.layers, *common.layers[1:]),
             "experts": (*common.experts, *self.experts),
             "other_parts": (*common.other_parts, *self.other_parts),
@@ -204,7 +212,8 @@ class Family(Section):
     @cached_property
     def mappings(self) -> frozenset[str]:
         """The keys with a mapping of further keys."""
-        return frozenset(key.partition(".")[0] for key in (*self.types, *self.ignores) if "." in key)
+        keys = [key.split(".") for key in (*self.types, *self.ignores)]
+        return frozenset(".".join(key[:n]) for key in keys for n in range(1, len(key)))
 
     def what_is(self, key: str) -> str | None:
         """Return what a key is of that families may not have; None for other keys."""

@@ -9,7 +9,7 @@ from simserve.catalog.config import Config, check_understood, read_keys
 from simserve.catalog.families import common_family, family_of
 from simserve.catalog.family import Family
 from simserve.catalog.layer_parts import mlp_key, read_experts, read_indexer, read_mla
-from simserve.catalog.layer_rules import read_groups, read_layers, read_part, read_state
+from simserve.catalog.layer_rules import read_groups, read_layers, read_mlps, read_part, read_state
 from simserve.catalog.layers import LayerInputs, SharedBlocks
 from simserve.catalog.quantization import QuantizationFile, only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
@@ -18,9 +18,6 @@ from simserve.errors import CatalogError, closest
 from simserve.input_files import SCENARIO_BYTES, read_json
 
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
-
-KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
-"""Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
 TIED = "tie_word_embeddings"
 
@@ -42,29 +39,28 @@ def read_config(path: Path) -> ModelSpec:
 
 
 def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
-    config = read_keys(family, given)
+    configs = read_keys(family, given)
+    config = next((each for each in configs if each.get(mlp_key(each))), configs[0])
     _check_gate(config, given)
     _check_complete(config, given)
-    _check_heads(config)
-    layers = read_layers(config)
-    mlps, attends = [mlp for _, mlp in layers], any(mixer != "state" for mixer, _ in layers)
-    if "dense" in mlps and mlp_key(config) == "moe_intermediate_size":
-        raise CatalogError("intermediate_size is missing; layers without experts have that size")
-    experts, mla, state = read_experts(config, mlps), read_mla(config), read_state(config)
+    layers = read_layers(configs)
+    heads, groups = read_groups(layers)
+    mlps, sized = [mlp for _, mlp, _ in layers], read_mlps(layers)
+    parts = {(read_experts(each, mlps), read_mla(each), read_state(each)) for each in configs}
+    if len(parts) > 1:
+        key = next(key for key in family.by_layer if any(each.get(key) != config.get(key) for each in configs))
+        raise CatalogError(f"{key}: experts, latent vectors or states that differ by layer are not supported yet")
+    ((experts, mla, state),) = parts
     check_understood(family, given)
     dtype = read_weight_dtype(quantized := config.get("quantization_config"))
     dense_dtype = dtype if dtype and (quantized.expert_dtype or config.get("expert_dtype")) == "fp4" else None
     others = ", ".join(key for key in family.other_parts if given.get(key))
-    n_heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=len(layers),
-        hidden_size=hidden,
-        n_heads=n_heads,
-        n_kv_heads=n_heads if mla else config.get("num_key_value_heads") or n_heads,
-        head_dim=mla.qk_head_dim if mla else (config.get("head_dim") or hidden // n_heads) if attends else 0,
-        value_head_dim=None if mla else config.get("v_head_dim") or None,
-        intermediate_size=config.get(mlp_key(config)) if any(mlps) else 0,
+        hidden_size=config.get("hidden_size"),
+        **vars(heads),
+        intermediate_size=max((size for size, _ in sized), default=config.get(mlp_key(config)) * ("experts" in mlps)),
         vocab_size=config.get("draft_vocab_size") or config.get("vocab_size"),
         max_position_embeddings=config.get("max_position_embeddings"),
         tie_word_embeddings=bool(config.get("tie_word_embeddings")),
@@ -72,14 +68,15 @@ def _spec(path: Path, family: Family, given: Mapping[str, Any]) -> ModelSpec:
         gated_attention=family.has.gated_attention and config.get("attn_output_gate") is not False,
         query_rank=config.get("share_q_dim"),
         norms_all_heads=config.get("qk_norm_type") == "per_layer",
-        groups=read_groups(config, layers),
+        groups=groups,
         experts=experts,
         mla=mla,
         indexer=None if config.get("o_lora_rank") else read_indexer(config),
         linear=state,
         layer_inputs=read_part(config, family.layer_inputs, LayerInputs),
         shared_blocks=read_part(config, family.shared_blocks, SharedBlocks),
-        n_bare_layers=mlps.count(None),
+        mlps=sized if len(sized) > 1 else (),
+        n_bare_layers=mlps.count("none"),
         n_mtp_layers=config.get("num_nextn_predict_layers") or 0,
         mtp_layer=family.mtp_layer,
         weight_dtype=dtype if dense_dtype is None else "mxfp4",
@@ -153,18 +150,3 @@ def _check_gate(config: Config, given: Mapping[str, Any]) -> None:
         remedy = "say so in a family.yaml beside the file, as has: {gated_mlp: false}, or choose another model"
         rule = f"families of {json.dumps(activation)[:60]} differ in whether their MLP has a gate"
         raise CatalogError(f"hidden_act: {rule}; {remedy}")
-
-
-def _check_heads(config: Config) -> None:
-    """Check that widths and heads do not contradict each other."""
-    n_heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
-    alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
-    if alias is not None and config.get("num_key_value_heads") is None:
-        remedy = f"give it with {alias}, got {json.dumps(config.get(alias))}"
-        raise CatalogError(f"num_key_value_heads is missing; {remedy}")
-    n_kv_heads = config.get("num_key_value_heads") or n_heads
-    if n_heads % n_kv_heads:
-        names = config.named("num_key_value_heads"), config.named("num_attention_heads")
-        raise CatalogError(f"{names[0]} must divide {names[1]} {n_heads}, got {n_kv_heads}")
-    if not config.get("head_dim") and not config.get("kv_lora_rank") and hidden % n_heads:
-        raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.catalog.config import Config
 from simserve.catalog.latent import Indexer, Mla, SharedVector
-from simserve.catalog.layers import Experts
+from simserve.catalog.layers import Experts, Heads
 from simserve.errors import CatalogError
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -18,6 +18,9 @@ SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
 """Inner size of the one shared expert: Qwen, Granite."""
 
 INDEXER_KEYS = {"n_heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
+
+KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
+"""Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
 MLA_NEEDED = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
@@ -37,7 +40,7 @@ def n_experts_of(config: Config) -> tuple[str, int] | None:
     return next(iter(named.items()), None)
 
 
-def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
+def read_experts(config: Config, mlps: Sequence[str]) -> Experts | None:
     """Read the experts of layers with these MLPs; None for a dense model. Raises CatalogError without the path."""
     named = n_experts_of(config)
     if named is None:
@@ -57,7 +60,7 @@ def read_experts(config: Config, mlps: Sequence[str | None]) -> Experts | None:
     n_zero = config.get("zero_expert_num") or 0  # a token's experts are drawn from these, too
     top_k = max(1, round(top_k * n_experts / (n_experts + n_zero)))
     n_groups, top_groups = _routing_groups(config, n_experts, top_k)
-    dense = tuple(layer for layer, mlp in enumerate(mlps) if mlp == "dense")
+    dense = tuple(layer for layer, mlp in enumerate(mlps) if mlp in ("dense", "matrix"))
     return Experts(
         n_experts=n_experts,
         top_k=top_k,
@@ -86,6 +89,28 @@ def read_mla(config: Config) -> Mla | None:
         return None
     config.check_needed(MLA_NEEDED, f"latent attention ({', '.join(MLA_NEEDED[:-1])}) needs all its widths")
     return Mla(q_lora_rank=config.get("q_lora_rank"), **{key: config.get(key) for key in MLA_NEEDED})
+
+
+def read_heads(config: Config) -> Heads:
+    """Read the heads of a layer that attends. Raises CatalogError where widths and heads contradict each other."""
+    n_heads, hidden, mla = config.get("num_attention_heads"), config.get("hidden_size"), read_mla(config)
+    alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
+    if alias is not None and config.get("num_key_value_heads") is None:
+        remedy = f"give it with {alias}, got {json.dumps(config.get(alias))}"
+        raise CatalogError(f"num_key_value_heads is missing; {remedy}")
+    if config.get("num_key_value_heads") == 0:
+        config.check_needed(config.family.derived["num_key_value_heads"].needs, "layers with attention have it")
+    n_kv_heads = config.get("num_key_value_heads") or n_heads
+    if n_heads % n_kv_heads:
+        names = config.named("num_key_value_heads"), config.named("num_attention_heads")
+        raise CatalogError(f"{names[0]} must divide {names[1]} {n_heads}, got {n_kv_heads}; compare both")
+    if not config.get("head_dim") and mla is None and hidden % n_heads:
+        raise CatalogError(
+            f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}; compare both"
+        )
+    if mla is not None:
+        return Heads(n_heads, n_heads, mla.qk_head_dim)
+    return Heads(n_heads, n_kv_heads, config.get("head_dim") or hidden // n_heads, config.get("v_head_dim") or None)
 
 
 def read_indexer(config: Config) -> Indexer | None:

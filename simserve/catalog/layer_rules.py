@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from simserve.catalog.config import MOST_NAMED, Config
 from simserve.catalog.family import Rule
-from simserve.catalog.layer_parts import n_experts_of, read_indexer
+from simserve.catalog.layer_parts import mlp_key, n_experts_of, read_heads, read_indexer
 from simserve.catalog.layers import GroupKind, Heads, LayerGroup, LayerInputs, SharedBlocks
 from simserve.catalog.states import MIXERS, StateLayers
 from simserve.errors import CatalogError
@@ -21,55 +22,78 @@ RATIOS = {"sparse": 4, "compressed": 128}
 
 MLPS = ("dense", "experts")
 
-Layer = tuple[Any, str | None]
-"""Mixer and MLP of a layer; None: it has none."""
+Layer = tuple[Any, str, Config]
+"""Mixer and MLP of a layer, and the values with their sizes."""
 
 Sized = TypeVar("Sized", Heads, LayerInputs, SharedBlocks)
 
 
-def read_layers(config: Config) -> list[Layer]:
+def read_layers(configs: Sequence[Config]) -> list[Layer]:
     """Return the layers in their order, those that mix twice as two. Raises CatalogError without the path."""
-    for rule in config.family.layers:
+    config, family = configs[0], configs[0].family
+    for rule in family.layers:
         if rule.by == "letters" and config.get(rule.key):
             return _lettered(config, rule)
     mixers, n_layers = _mixers(config), config.n_layers
     mlps = _mlps(config) if n_experts_of(config) else ["dense"] * n_layers
     layers: list[Layer] = []
-    for mixer, mlp in zip(mixers, mlps, strict=True):
-        *before, last = mixer.split("+")
-        own = "dense" if last in ("none", "state_alone") else None
-        layers += [*((each, own) for each in before), ("state", None) if last == "state_alone" else (last, mlp)]
+    for mixer, mlp, own in zip(mixers, mlps, configs if len(configs) > 1 else [config] * n_layers, strict=True):
+        mixes, has = (
+            next((kind for key, kind in instead.items() if own.get(key)), part)
+            for instead, part in ((family.mixers, mixer), (family.mlps, mlp))
+        )
+        *before, last = mixes.split("+")
+        own_mlp = "dense" if last in ("none", "state_alone") else "none"
+        layers += [*((each, own_mlp, own) for each in before)]
+        layers += [("state", "none", own) if last == "state_alone" else (last, has, own)]
     return layers
 
 
-def read_groups(config: Config, layers: list[Layer]) -> tuple[LayerGroup, ...]:
-    """Return the layers by mixer, in order of the first of each; then what some keep beside their window."""
+def read_groups(layers: list[Layer]) -> tuple[Heads, tuple[LayerGroup, ...]]:
+    """Return the most heads of a layer, and the layers by mixer and by other heads, in order of the first of each; then
+    what some keep beside their window. Raises CatalogError without the path."""
+    config = layers[0][2]
     full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
     alike = {"shared": "full", **dict.fromkeys(RATIOS, "windowed")}
-    mixers: list[Any] = [alike.get(mixer, mixer) for mixer, _ in layers]
-    counts, n_compressed = Counter(mixers), Counter(mixer for mixer, _ in layers if mixer in RATIOS)
-    n_sharing = config.get("num_kv_shared_layers") or 0
-    if n_sharing >= len(layers):
-        raise CatalogError(f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys, got {n_sharing}")
-    n_kept = Counter(mixer for mixer, _ in layers[: len(layers) - n_sharing])
-    n_kept["windowed"] += n_compressed.total()
-    own, keys = read_part(config, config.family.windows, Heads), config.family.windows
-    if own is not None and own.n_heads % own.n_kv_heads:
-        raise CatalogError(f"{keys['n_kv_heads']} must divide {keys['n_heads']} {own.n_heads}, got {own.n_kv_heads}")
-    heads = {"windowed": own}
-    windows = {mixer: config.get(WINDOWS[mixer]) for mixer in counts if mixer in WINDOWS}
+    mixers: list[Any] = [alike.get(mixer, mixer) for mixer, _, _ in layers]
+    n_compressed = Counter(mixer for mixer, _, _ in layers if mixer in RATIOS)
+    n_kept = len(layers) - (config.get("num_kv_shared_layers") or 0)
+    if n_kept <= 0:
+        rule = f"num_kv_shared_layers must leave layers of {len(layers)} that keep keys"
+        raise CatalogError(f"{rule}, got {len(layers) - n_kept}")
+    owns = [own for _, _, own in layers]
+    read = [read_heads(own) if mixer in ("full", *WINDOWS) else None for mixer, own in zip(mixers, owns, strict=True)]
+    attending = [own for own in read if own is not None] or [replace(read_heads(config), head_dim=0)]
+    heads = max(attending, key=lambda own: (own.n_kv_heads * own.head_dim, own.n_heads))
+    of_windows, keys = [read_part(own, own.family.windows, Heads) for own in owns], config.family.windows
+    uneven = next((own for own in of_windows if own is not None and own.n_heads % own.n_kv_heads), None)
+    if uneven is not None:
+        rule = f"{keys['n_kv_heads']} must divide {keys['n_heads']} {uneven.n_heads}"
+        raise CatalogError(f"{rule}, got {uneven.n_kv_heads}")
+    kinds = [
+        (mixer, (mixer == "windowed" and of_window) or (None if own == heads else own))
+        for mixer, of_window, own in zip(mixers, of_windows, read, strict=True)
+    ]
+    kept = Counter(kind for kind, (mixer, _, _) in zip(kinds, layers[:n_kept], strict=False) if mixer != "shared")
     groups = (
-        LayerGroup(full if mixer == "full" else mixer, n, windows.get(mixer), heads.get(mixer), n - n_kept[mixer])
-        for mixer, n in counts.items()
+        LayerGroup(full if mixer == "full" else mixer, n, config.get(WINDOWS.get(mixer, "")), own, n - kept[mixer, own])
+        for (mixer, own), n in Counter(kinds).items()
     )
-    config.check_needed(
-        ["o_lora_rank"] * bool(n_compressed), "only attention to one vector for all heads has such layers"
-    )
+    needed = ["o_lora_rank"] * bool(n_compressed)
+    config.check_needed(needed, "only attention to one vector for all heads has such layers")
     compressed = (
         LayerGroup("compressed", n, ratio=RATIOS[mixer], indexer=read_indexer(config) if mixer == "sparse" else None)
         for mixer, n in sorted(n_compressed.items(), reverse=True)
     )
-    return (*groups, *compressed)
+    return heads, (*groups, *compressed)
+
+
+def read_mlps(layers: list[Layer]) -> tuple[tuple[int, int], ...]:
+    """Return the plain MLPs by size, in order of the first of each. Raises CatalogError for one without a size."""
+    for own in (own for _, mlp, own in layers if mlp == "dense"):
+        own.check_needed([mlp_key(own)], "layers with an MLP need its inner size")
+    sizes = (own.get(mlp_key(own)) * (mlp == "dense") for _, mlp, own in layers if mlp in ("dense", "matrix"))
+    return tuple(Counter(sizes).items())
 
 
 def read_part(config: Config, keys: Mapping[str, str], part: type[Sized]) -> Sized | None:
@@ -105,7 +129,7 @@ def _lettered(config: Config, rule: Rule) -> list[Layer]:
     if sum(map(len, ("".join(layer) for layer in layers))) != len(letters):
         other = sorted(set(letters) - parts.keys()) or [f"{mlps[0]} without a layer to follow"]
         raise CatalogError(f"{rule.key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
-    return [(parts[mixer], parts.get(mlp)) for mixer, mlp in layers]
+    return [(parts[mixer], parts.get(mlp, "none"), config) for mixer, mlp in layers]
 
 
 def _mixers(config: Config) -> list[str]:

@@ -38,7 +38,7 @@ class Heads:
         return self.n_heads % tensor == 0 and (self.n_kv_heads % tensor == 0 or tensor % self.n_kv_heads == 0)
 
 
-GroupKind = Literal["full", "windowed", "chunked", "latent", "compressed", "state", "none"]
+GroupKind = Literal["full", "windowed", "chunked", "latent", "compressed", "state", "matrix", "none"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class LayerGroup:
     """Layers of one kind, spread evenly over the model: what each keeps of a request, and what a token attends.
 
     full: all keys; windowed: the last `window`; chunked: those of the same `window` tokens (Llama 4); latent: one
-    vector per token (MLA); compressed: an entry per `ratio` tokens, beside a window of the same layers, which is
-    another group (DeepSeek-V4); state: a state of fixed size per request (linear attention); none: nothing.
+    vector per token (MLA); compressed: an entry per `ratio` tokens, beside a window of the same layers in another group
+    (DeepSeek-V4); state: one of fixed size per request; matrix: nothing, as one square matrix mixes; none: nothing.
 
     Invariant: windowed and chunked have a window, others have none, but for states that a prefix cache keeps; those
     of kind compressed, alone with a ratio above 1, come last.
@@ -74,7 +74,7 @@ class LayerGroup:
     @property
     def n_keeping(self) -> int:
         """Layers that keep something of a request."""
-        return 0 if self.kind == "none" else self.n_layers - self.n_sharing
+        return self.n_layers - self.n_sharing if self.attends or self.kind == "state" else 0
 
     def n_of(self, n_layers: int) -> int:
         """Return how many of so many of these layers keep something, as they are spread evenly."""
@@ -83,7 +83,7 @@ class LayerGroup:
     @property
     def attends(self) -> bool:
         """Whether a layer attends cached tokens."""
-        return self.kind not in ("state", "none")
+        return self.kind not in ("state", "matrix", "none")
 
     def keys(self, n_context: int) -> int:
         """Return the keys that the last of n_context tokens attends in a layer."""

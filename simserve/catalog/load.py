@@ -187,7 +187,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return dataclasses as mappings, and groups as a list of them without what they do not have."""
     if isinstance(value, tuple):
-        return [each if type(each) is str else _kept(asdict(each)) for each in value]
+        return [each if type(each) in (str, tuple) else _kept(asdict(each)) for each in value]
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 

@@ -27,9 +27,9 @@ class ModelSpec:
     """The shape of a transformer: dense or MoE, its layers in groups of one kind of attention.
 
     Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
-    indexer needs mla;
-    those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
-    Where no layer attends, n_heads are those of the states, n_kv_heads their groups, and head_dim is 0.
+    indexer needs mla; those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and
+    head_dim mean nothing; mlps have n_dense_layers layers. Where no layer attends, n_heads are those of the states,
+    n_kv_heads their groups, and head_dim is 0.
     """
 
     name: str
@@ -61,6 +61,8 @@ class ModelSpec:
     linear: StateLayers | None = None
     layer_inputs: LayerInputs | None = None
     shared_blocks: SharedBlocks | None = None
+    mlps: tuple[tuple[int, int], ...] = ()
+    """Inner sizes of plain MLPs and their layers, where not all are intermediate_size; 0: one square matrix instead."""
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0
@@ -147,7 +149,7 @@ class ModelSpec:
         never_filled = [group for group in windowed if group.window is not None and group.window >= n_tokens]
         if not never_filled:
             return self
-        whole = [group for group in self.groups if group.kind == "full" or group in never_filled]
+        whole = [each for each in self.groups if (each.kind, each.heads) == ("full", None) or each in never_filled]
         n_full, n_sharing = sum(group.n_layers for group in whole), sum(group.n_sharing for group in whole)
         others = (group for group in self.groups if group not in whole)
         return replace(self, groups=(LayerGroup("full", n_full, n_sharing=n_sharing), *others))

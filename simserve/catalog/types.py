@@ -1,6 +1,7 @@
 """Types of the catalog and of the sections of a scenario: strict mappings, numbers with their ranges, and how a foreign
 JSON file is read in such types."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -118,6 +119,7 @@ KEY_TYPES: Mapping[str, Any] = {
     "frequency": COUNT | BY_LAYER,
     "period": COUNT | Annotated[str, Field(pattern="^L+G$")],
     "number": NotNegative,
+    "ratio": Annotated[float, Field(gt=0, le=100)],
     "flag": bool,
     "text": str,
     "numbers": Annotated[str, Field(pattern=r"^\d{1,4}(,\d{1,4})*$", max_length=10 * MOST_LAYERS)],
@@ -126,7 +128,7 @@ KEY_TYPES: Mapping[str, Any] = {
 }
 """Types of the keys of a config.json by the names that the files of families have for them; 2.0 stands for 2."""
 
-UNEVEN = "layers that differ in shape are not supported yet"
+UNEVEN = "a list must have one for each layer, of heads or sizes of MLPs alone"
 
 Schema = TypeVar("Schema", bound=Strict)
 
@@ -138,6 +140,6 @@ def checked(schema: type[Schema], data: object, path: Path = ()) -> Schema:
         return schema.model_validate_json(as_json(data))
     except ValidationError as error:
         problem = problems_of(error, data)[0].below(path)
-        is_uneven = problem.rule == "must be a whole number" and str(problem.value).startswith("[")
+        is_uneven = str(problem.value).startswith("[") and re.search("number|true", problem.rule) is not None
         remedy = problem.remedy or (UNEVEN if is_uneven else "compare it with the published file")
         raise CatalogError(str(replace(problem, remedy=remedy))) from None

@@ -5,14 +5,14 @@ flash_attn.py (_forward_with_dcp) and mla/common.py, RFC 46358 (both are indepen
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.cost.comm import between_nodes_s
 from simserve.cost.kernels import PrefillAttentionCost, attending
 from simserve.cost.operations import ReplicaLinks
-from simserve.cost.shard import ACTIVATION_BYTES
+from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
 LSE_BYTES = 4
 """A log-sum-exp of a head, in 32 bits."""
@@ -26,6 +26,10 @@ class ContextExchange:
     """
 
     links: ReplicaLinks
+
+    def of(self, shard: Shard) -> "ContextExchange":
+        """Return the exchange in layers with the heads of a shard."""
+        return ContextExchange(replace(self.links, shard=shard))
 
     def queries_s(self, n: Any) -> Any:
         """Return the exchange for n queries over divided contexts: gathers of all heads' queries and of their
@@ -53,9 +57,9 @@ class ContextExchange:
 
     def step_s(self, n_tokens: int, n_queries: int) -> float:
         """Return the exchange of a step in all layers, for whole prompts and for decoding queries."""
-        prompt_s = float(self.prompt_s(n_tokens, n_tokens)) if n_tokens else 0.0
-        decode_s = float(self.queries_s(n_queries)) if n_queries else 0.0
-        return self.links.shard.model.n_attention_layers * (prompt_s + decode_s)
+        by_heads = [(self.of(shard), n_layers) for shard, n_layers in self.links.shard.by_heads]
+        prompts_s = sum(n * float(each.prompt_s(n_tokens, n_tokens)) for each, n in by_heads) if n_tokens else 0.0
+        return prompts_s + (sum(n * float(each.queries_s(n_queries)) for each, n in by_heads) if n_queries else 0.0)
 
     def divided(self, attention: PrefillAttentionCost) -> PrefillAttentionCost:
         """Return the attention of prompts with its exchange; unchanged where nothing is divided."""

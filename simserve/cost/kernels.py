@@ -10,6 +10,7 @@ import numpy as np
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
+from simserve.cost.layer_shards import whole_shards
 from simserve.cost.shard import Shard
 
 
@@ -157,26 +158,21 @@ def entry_prefills(shard: Shard, kernels: Kernels) -> list[EntryPrefill]:
     """Return the attention of prompts to entries, by group."""
     return [
         EntryPrefill(kernels.prefill_attention(of_entries), group, shard.prefill_context)
-        for group, of_entries in _by_group(shard)
+        for of_entries, group in whole_shards(shard)
+        if group.has_entries
     ]
 
 
 def entry_lines(shard: Shard, kernels: Kernels, n: Any) -> Iterator[tuple[Any, Any]]:
     """Yield for each group the attention of n decoding requests to entries in all its layers, beside that of windows:
     what does not depend on their tokens, and per token."""
-    for group, of_entries in _by_group(shard):
+    for of_entries, group in (each for each in whole_shards(shard) if each[1].has_entries):
         _, slope_s = kernels.decode_attention(of_entries, n)
         chosen_s, token_s = 0.0 * n, slope_s
         if group.indexer is not None:  # kernels attend top_k entries, however few there are
             chosen_s, token_s = n * (group.indexer.top_k * slope_s), kernels.scored_s(of_entries, n)
         n_parts = shard.decode_context
         yield group.n_layers * chosen_s / n_parts, group.n_layers * token_s / (group.ratio * n_parts)
-
-
-def _by_group(shard: Shard) -> Iterator[tuple[LayerGroup, Shard]]:
-    """Yield each group with entries, and the model with its indexer in all layers."""
-    for group in (group for group in shard.model.groups if group.has_entries):
-        yield group, replace(shard, model=replace(shard.model, indexer=group.indexer))
 
 
 def matrices_s(kernels: Kernels, dtype: str, n_tokens: Any, matrices: Matrices) -> Any:

@@ -89,6 +89,8 @@ class KvLayout:
     """Blocks of the engine in one of these: all that layers take for the same tokens, where all keep all tokens."""
     draft_bytes: float = 0.0
     """Bytes of a draft's layers in a block, where these and the model's all keep the same tokens."""
+    is_joint: bool = False
+    """Whether a block is of all layers, of several sizes, for the same tokens (vLLM, UniformTypeKVCacheSpecs)."""
 
     @property
     def block_size(self) -> int:
@@ -113,6 +115,9 @@ class KvLayout:
     def stage_bytes(self, n_in_groups: Sequence[int]) -> float:
         """Return the bytes of a block on a pipeline stage with so many layers of each group of the model, and all of
         the draft."""
+        if self.is_joint:
+            sizes = (n * part.spec.layer_bytes for n, part in zip(n_in_groups, self.parts, strict=False))
+            return self.block_size * sum(sizes) + self.draft_bytes
         on_stage: Counter[object] = Counter()
         in_all: Counter[object] = Counter()
         drafts = () if self.draft_bytes else (part for part in self.parts if part.is_draft)
@@ -171,11 +176,18 @@ def kv_layout(
     ]
     n_layers = _layers_per_block(parts)
     blocks = _in_one_pool(parts, n_layers)
-    if blocks.windows or blocks.n_states:
-        return KvLayout(tuple(parts), blocks, n_layers, layer_bytes)
-    (n_merged,) = blocks.n_by_tokens.values()
-    blocks = replace(blocks, groups=(KvGroup(block_size),))
-    return KvLayout(tuple(parts), blocks, n_merged * n_layers, layer_bytes, n_merged)
+    layout = KvLayout(tuple(parts), blocks, n_layers, layer_bytes)
+    return layout if blocks.windows or blocks.n_states else _merged(layout, block_size, shard.kv_bytes_per_token)
+
+
+def _merged(layout: KvLayout, block_size: int, token_bytes: float) -> KvLayout:
+    """Return blocks of all layers, where all keep all tokens; of several sizes, where these differ."""
+    blocks = replace(layout.blocks, groups=(KvGroup(block_size),))
+    if len({part.spec.layer_bytes for part in layout.parts}) > 1:
+        parts = tuple(replace(part, blocks=blocks) for part in layout.parts)
+        return KvLayout(parts, blocks, 1, block_size * token_bytes, is_joint=True)
+    (n_merged,) = layout.blocks.n_by_tokens.values()
+    return replace(layout, blocks=blocks, n_layers=n_merged * layout.n_layers, n_merged=n_merged)
 
 
 def _in_blocks(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.kv_groups import KvLayout
+from simserve.cost.layer_shards import mlp_shards
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.weights import Stage, stages, weights_bytes
 from simserve.state.layer_blocks import ANY_LENGTH
@@ -160,7 +161,7 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
     with hidden states, logits and kept buffers alive. A layer's residual and input are alive throughout."""
     model, mla = shard.model, shard.model.mla
     mlp = 3 if model.gated_mlp else 2  # gate, up and product
-    widths = [mlp * shard.inner_size] if model.n_dense_layers else []
+    widths = [mlp * each.inner_size for each, n_layers in mlp_shards(shard) if n_layers]
     if model.experts is not None:
         # three buffers of fused experts, of which the last shares the first: gate and up, or outputs; and products
         # (vLLM, fused_moe.py); shared experts run before
@@ -172,7 +173,7 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
         widths.append(n_kinds * shard.n_heads * (mla.qk_head_dim + mla.v_head_dim))
     if shard.state is not None and not widths:
         widths.append(2 * shard.state.widths["mixed"])  # inputs before and after the convolution
-    in_layers = n_tokens * ((1 + model.n_streams) * model.hidden_size + max(widths)) * ACTIVATION_BYTES
+    in_layers = n_tokens * ((1 + model.n_streams) * model.hidden_size + max(widths, default=0)) * ACTIVATION_BYTES
     return max(in_layers, n_tokens * model.hidden_size * ACTIVATION_BYTES + logits_bytes)
 
 

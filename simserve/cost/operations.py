@@ -15,6 +15,7 @@ from simserve.catalog.states import MIXERS, Matrices
 from simserve.cost.comm import NodeLink, all_reduce_over_nodes_s, between_nodes_s, send_s
 from simserve.cost.exchange import SENT_BYTES, Exchange
 from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.layer_shards import mlp_shards, sized
 from simserve.cost.matrices import n_weights
 from simserve.cost.roofline import elementwise_work, state_update_work
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
@@ -114,28 +115,29 @@ class RankOperations:
     def of_tokens(self) -> list[Operation]:
         """Return those for the tokens of a rank, in all layers but where groups share experts."""
         shard, model = self.shard, self.shard.model
+        n_matrix = sum(group.n_layers for group in model.groups if group.kind == "matrix")
         n_plain = model.n_layers - model.n_attention_layers - model.n_state_layers
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
-        attention = around + ATTENTION + norms + (LATENT if model.mla else model.query_rank is not None)
-        by_heads = [(replace(self, shard=each), n_layers) for each, n_layers in shard.by_heads]
+        heads = around + ATTENTION + norms + (LATENT if model.mla else model.query_rank is not None)
         state = self._n_products(shard.linear_matrices)
         state += 0 if model.linear is None else MIXERS[model.linear.mixer].n_kernels
-        shared = self._n_products(shard.shared_matrices) + 2 if shard.shared_matrices else 0  # activation and sum
+        gate = 1 + self._n_products({**shard.latent_matrices, **shard.shared_matrices}) + len(shard.shared_matrices)
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
         rows = [
             *(
-                Operation(n_layers, each._attention_s, attention + self._n_products(each.shard.attention_matrices))
-                for each, n_layers in by_heads
+                Operation(n, replace(self, shard=own)._attention_s, heads + self._n_products(own.attention_matrices))
+                for own, n in shard.by_heads
             ),
             Operation(model.n_state_layers, self._state_s, around + state),
             *self._of_entries(),
             *self._of_inputs(),
-            Operation(-model.n_bare_layers, self._reduce_s),
-            Operation(model.n_dense_layers, self._mlp_s, self._n_products(shard.mlp_matrices) + 1),
-            Operation(
-                model.n_moe_layers, self._gate_and_shared_s, 1 + shared + self._n_products(shard.latent_matrices)
+            Operation(n_matrix - model.n_bare_layers, self._reduce_s),
+            *(
+                Operation(n, replace(self, shard=own)._mlp_s, self._n_products(own.mlp_matrices) + bool(own.inner_size))
+                for own, n in [*mlp_shards(shard), (sized(shard, 0), n_matrix)]
             ),
+            Operation(model.n_moe_layers, self._gate_and_shared_s, gate),  # two more: activation and sum
             Operation(model.n_moe_layers if shard.data == 1 else 0, self._experts_s, experts),
         ]
         return [Operation(n_plain, self._plain_s, around), *(row for row in rows if row.n_layers)]
@@ -181,7 +183,7 @@ class RankOperations:
         return self.links.all_reduce_s(self.shard.hidden_bytes(n_tokens))
 
     def _plain_s(self, n_tokens: Any) -> Any:
-        """Return a layer that has an MLP only."""
+        """Return a layer that has an MLP only, or one matrix before it."""
         return self._common_s(n_tokens) + self._reduce_s(n_tokens)
 
     def _attention_s(self, n_tokens: Any) -> Any:

@@ -17,6 +17,7 @@ from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import load_of
 from simserve.cost.kernels import MANY_KEYS, ExpandedPrefill, PrefillAttentionCost, attending, matrices_s
+from simserve.cost.layer_shards import mlp_shards, whole_shards
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.weights import parameters
 from simserve.tables.facts import WorkFacts
@@ -45,7 +46,7 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
     attention a part of each); the activation reads gate and up and writes one; keys and values are written once.
     """
     model, mla = shard.model, shard.model.mla
-    activated = model.n_dense_layers * shard.inner_size
+    activated = sum(n_layers * each.inner_size for each, n_layers in mlp_shards(shard))
     if shard.shared_matrices:
         activated += model.n_moe_layers * shard.shared_matrices["down"][0]
     one_head, n_heads = (
@@ -82,6 +83,13 @@ def decode_work(shard: Shard, n: Any, kv_tokens: Any) -> Work:
     mla = shard.model.mla
     width = shard.n_heads * (mla.cached_size + mla.kv_lora_rank if mla else shard.key_size + shard.value_size)
     return Work(2 * width * kv_tokens, kv_tokens * shard.attended_bytes + n * (width * ACTIVATION_BYTES))
+
+
+def key_flop(shard: Shard) -> float:
+    """Return the FLOP of one key and query in all layers that attend the whole context, or score all of it."""
+    wholes = ((own, own.model.indexer, group) for own, group in whole_shards(shard))
+    keys = ((index.flop_per_pair if index else decode_work(own, 0, 1).flop, group) for own, index, group in wholes)
+    return sum(group.n_layers * flop / group.ratio for flop, group in keys)
 
 
 @dataclass(frozen=True)
@@ -217,12 +225,13 @@ def work_of(shard: Shard, gpu: GpuSpec) -> WorkFacts:
     (replicated KV heads, padding) and attention within windows do not count."""
     whole, n_gpus = shard.whole, shard.tensor * shard.prefill_context
     per_token, per_pair, read_bytes = 0, 0.0, 0.0
-    for n_layers, ratio, index in shard.model.contexts:
+    for own, group in whole_shards(whole):
+        n_layers, ratio, index = group.n_layers, group.ratio, own.model.indexer
         if index is None:
-            per_pair += n_layers * prefill_work(whole, 0, 1, 0).flop / ratio
-            read_bytes += n_layers * whole.layer_kv_bytes_per_token / ratio
+            per_pair += n_layers * prefill_work(own, 0, 1, 0).flop / ratio
+            read_bytes += n_layers * own.layer_kv_bytes_per_token / ratio
         else:
-            per_token += n_layers * index.top_k * decode_work(whole, 0, 1).flop
+            per_token += n_layers * index.top_k * decode_work(own, 0, 1).flop
             per_pair += n_layers * index.flop_per_pair / ratio
             read_bytes += n_layers * index.bytes_per_token / ratio
     n = parameters(whole, is_active=True)

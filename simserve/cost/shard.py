@@ -70,8 +70,9 @@ class Shard:
         return replace(self, tensor=1, expert=1, data=1, decode_context=1, prefill_context=1)
 
     def of(self, group: LayerGroup) -> "Shard":
-        """The model with the heads of a group of its layers in all of them."""
-        return self if group.heads is None else replace(self, model=replace(self.model, **vars(group.heads)))
+        """The model with the heads and the indexer of a group of its layers in all of them."""
+        own = {**(vars(group.heads) if group.heads else {}), **({"indexer": group.indexer} if group.indexer else {})}
+        return replace(self, model=replace(self.model, **own)) if own else self
 
     @cached_property
     def sharing(self) -> "Shard":
@@ -230,8 +231,7 @@ class Shard:
 
     def token_bytes(self, group: LayerGroup) -> float:
         """Return the bytes of one token in one layer of a group that attends: a part of an entry, if it has these."""
-        index_bytes = 0.0 if group.indexer is None else group.indexer.bytes_per_token / self.decode_context
-        return (self.of(group).layer_kv_bytes_per_token + index_bytes) / group.ratio
+        return self.of(group).layer_kv_bytes_per_token / group.ratio
 
     @property
     def state_bytes(self) -> float:
@@ -249,6 +249,7 @@ class Shard:
         return experts
 
     def _mlp(self, inner: int, width: int | None = None) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of an MLP of that inner size, on vectors of that width or the hidden size."""
+        """Return (rows in, columns out) of an MLP on vectors of that width or the hidden size; 0: of a matrix."""
         hidden = width or self.model.hidden_size
-        return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
+        mlp = {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
+        return mlp if inner else {"matrix": (-(-hidden // self.tensor), hidden)}

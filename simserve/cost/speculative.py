@@ -228,7 +228,8 @@ def one_layer(model: ModelSpec, kind: str) -> ModelSpec:
     mixer = "windowed" if any(group.has_entries for group in model.groups) else mixer
     whole = LayerGroup("latent" if model.mla else "full", 1)
     group = replace(next((each for each in model.groups if each.kind == mixer), whole), n_layers=1, n_sharing=0)
-    layer = replace(model, n_layers=1, n_bare_layers=0, groups=(group,), layer_inputs=None, tie_word_embeddings=True)
+    layer = replace(model, n_layers=1, n_bare_layers=0, groups=(group,), layer_inputs=None)
+    layer = replace(layer, mlps=(), tie_word_embeddings=True)
     experts = model.experts
     if kind != "mtp":
         layer = replace(layer, indexer=None, gated_attention=False, norms_all_heads=False)

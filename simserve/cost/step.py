@@ -1,17 +1,19 @@
 """StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.catalog.engine_spec import EngineSpec
+from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.comm import NodeLink
 from simserve.cost.context import ContextExchange
 from simserve.cost.exchange import ExchangeKernels, exchange_of
 from simserve.cost.kernels import Kernels, entry_lines, entry_prefills
+from simserve.cost.layer_shards import whole_shards
 from simserve.cost.operations import RankOperations, ReplicaLinks, padded, total_s
 from simserve.cost.roofline import Roofline, work_of
 from simserve.cost.shard import Shard
@@ -69,10 +71,11 @@ class StepCost:
         if exposed_s is not None:
             self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
             self._step_s, self.request_s = exposed_s, 0.0
-        self._n_whole, self._prompt_states = shard.model.n_whole_layers, self.kernels.prompt_states(shard)
+        self._prompt_states = self.kernels.prompt_states(shard)
         self.context, self._n_groups = ContextExchange(self._links), shard.prefill_context
-        self._prefill_s = self.context.divided(self.kernels.prefill_attention(shard)).seconds
-        self._windows, self._entry_prefills = [*self._of_windows()], entry_prefills(shard, self.kernels)
+        self._wholes = [self._of_prompts(*each) for each in whole_shards(shard) if not each[1].has_entries]
+        self._entry_prefills = entry_prefills(shard, self.kernels)
+        self._windows = [self._of_prompts(shard.of(each), each) for each in shard.model.groups if each.window]
         self._prompts_ps: dict[int, tuple[int, int]] = {}
         """Tokens of one whole prompt and its attention, by its pairs."""
         self._tokens_ps, self._sampled_ps = list[int](), list[int]()
@@ -80,11 +83,9 @@ class StepCost:
         self._lines: list[tuple[int, int]] = []
         self._window_slopes: list[tuple[int, ...]] = []
 
-    def _of_windows(self) -> Iterator[tuple[int, Callable[[Any, Any, Any], Any]]]:
-        """Yield the layers of each group with a window, and what prompts take in one."""
-        for group in (each for each in self.shard.model.groups if each.window is not None):
-            attention = self.kernels.prefill_attention(self.shard.of(group))
-            yield group.n_layers, self.context.divided(attention).seconds
+    def _of_prompts(self, shard: Shard, group: LayerGroup) -> tuple[int, Callable[[Any, Any, Any], Any]]:
+        """Return the layers of a group, and what prompts take in one."""
+        return group.n_layers, self.context.of(shard).divided(self.kernels.prefill_attention(shard)).seconds
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone, padded ones included."""
@@ -137,11 +138,11 @@ class StepCost:
 
     def _chunks_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         states, work = self._prompt_states, (float(n_tokens), float(n_pairs), float(n_context_tokens))
-        if not n_tokens or not (self._n_whole or states or self._entry_prefills):
+        if not n_tokens or not (self._wholes or states or self._entry_prefills):
             return 0
         other_s = self.shard.model.n_state_layers * states.seconds(*work) if states else 0.0
         other_s += sum(float(entries.seconds(*work)) for entries in self._entry_prefills)
-        return to_ps(self._n_whole * self._prefill_s(*work) + other_s)
+        return to_ps(sum(n_layers * prefill_s(*work) for n_layers, prefill_s in self._wholes) + other_s)
 
     def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
         """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
@@ -178,10 +179,10 @@ class StepCost:
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
         nothing: Any = 0.0 * counts
         model, slopes_s, intercepts_s = self.shard.model, dict[Shard, Any](), nothing
-        n_parts, queries_s = self.shard.decode_context, self.context.queries_s(counts)
+        n_parts = self.shard.decode_context
         for shard, n_layers in self.shard.by_heads:
             intercept_s, slope_s = self.kernels.decode_attention(shard, counts)
-            intercept_s, slope_s = intercept_s + queries_s, slope_s / n_parts
+            intercept_s, slope_s = intercept_s + self.context.of(shard).queries_s(counts), slope_s / n_parts
             if model.indexer is not None:  # kernels attend top_k keys, however few there are
                 intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
                 slope_s = self.kernels.scored_s(shard, counts) / n_parts

@@ -1,7 +1,8 @@
 """Weights: their bytes on one GPU, in the layouts of kernels, by stage of a pipeline."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import prod
 
 from simserve.catalog.dtypes import STORED_BYTES
@@ -9,6 +10,7 @@ from simserve.catalog.latent import SharedVector
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
+from simserve.cost.layer_shards import mlp_shards, sized
 from simserve.cost.matrices import n_weights, own_matrices
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 
@@ -20,7 +22,8 @@ MXFP4_TILE = 256
 class Stage:
     """The layers of one stage of a pipeline; a whole model is a pipeline of one."""
 
-    n_dense_layers: int
+    n_in_mlps: tuple[int, ...]
+    """Layers with each size of a plain MLP."""
     n_moe_layers: int
     n_layers: int
     n_in_groups: tuple[int, ...]
@@ -30,49 +33,50 @@ class Stage:
     is_last: bool = True
     """Whether it has the LM head, and samples."""
 
+    @property
+    def n_dense_layers(self) -> int:
+        """Layers with a plain MLP."""
+        return sum(self.n_in_mlps)
+
 
 def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
-    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups are
-    spread evenly over the model's layers."""
+    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups and sizes
+    of MLPs are spread evenly over the model's layers, experts over those after the dense ones."""
     most, extra = divmod(model.n_layers, pipeline)
     begin = 0
     for index in range(pipeline):
         is_last = index == pipeline - 1
         end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
-        n_dense = _dense_up_to(model, end) - _dense_up_to(model, begin)
-        before, after = _up_to(model, begin), _up_to(model, end)
-        n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
-        n_moe = _moe_up_to(model, end) - _moe_up_to(model, begin)
-        yield Stage(n_dense, n_moe, end - begin, n_in_groups, is_first=index == 0, is_last=is_last)
+        *n_in_mlps, n_moe = _mlps_between(model, begin, end)
+        n_in_groups = _groups_between(model, begin, end)
+        yield Stage(tuple(n_in_mlps), n_moe, end - begin, n_in_groups, is_first=index == 0, is_last=is_last)
         begin = end
 
 
-def _dense_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have an MLP: among bare layers, spread evenly; before those with experts, or
-    by number."""
+def _groups_between(model: ModelSpec, begin: int, end: int) -> tuple[int, ...]:
+    """Return how many layers are in each group, those with entries apart, as others count these layers, too."""
+    plain, entries = ([each.n_layers for each in model.groups if each.has_entries == has] for has in (False, True))
+    of_entries = (_between([n, model.n_layers - n], begin, end)[0] for n in entries)
+    return (*_between(plain, begin, end), *of_entries)
+
+
+def _mlps_between(model: ModelSpec, begin: int, end: int) -> list[int]:
+    """Return how many layers have each size of an MLP, and experts: bare ones are among those with experts, or spread
+    evenly without any; those with an MLP are before these, or by number."""
+    dense = [n_layers for _, n_layers in mlp_shards(Shard(model))]
     if model.experts is None:
-        return n_layers * model.n_dense_layers // model.n_layers
-    dense_at = model.experts.dense_at
-    return sum(layer < n_layers for layer in dense_at) if dense_at else min(n_layers, model.n_dense_layers)
+        return [*_between([*dense, model.n_bare_layers], begin, end)[:-1], 0]
+    dense_at = model.experts.dense_at or range(model.n_dense_layers)
+    first, last = (sum(layer < n_layers for layer in dense_at) for n_layers in (begin, end))
+    others = _between([model.n_moe_layers, model.n_bare_layers], begin - first, end - last)
+    return [*_between(dense, first, last), others[0]]
 
 
-def _moe_up_to(model: ModelSpec, n_layers: int) -> int:
-    """Return how many of the first layers have experts: those that are not dense, spread evenly where some are bare."""
-    n_others = model.n_layers - model.n_dense_layers
-    return (n_layers - _dense_up_to(model, n_layers)) * model.n_moe_layers // n_others if model.n_moe_layers else 0
-
-
-def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
-    """Return how many of the first layers are in each group, all groups together n_layers but for those beside."""
-    counts: list[int] = []
-    n_grouped = 0
-    for group in model.groups:
-        if group.has_entries:
-            counts.append(n_layers * group.n_layers // model.n_layers)
-            continue
-        n_grouped += group.n_layers
-        counts.append(n_layers * n_grouped // model.n_layers - sum(counts))
-    return counts
+def _between(sizes: Sequence[int], begin: int, end: int) -> list[int]:
+    """Return how many of the layers [begin, end) are in each group of these sizes, spread evenly."""
+    n_all, sums = max(1, sum(sizes)), list(accumulate(sizes, initial=0))
+    up_to = [end * n // n_all - begin * n // n_all for n in sums]
+    return [last - first for first, last in pairwise(up_to)]
 
 
 @dataclass(frozen=True)
@@ -110,16 +114,21 @@ def parameters(shard: Shard, stage: Stage | None = None, *, is_active: bool = Fa
     n_again = 0 if is_active or blocks is None else max(0, n_uses - blocks.n_blocks)
     of_block = n_weights(shard.attention_matrices) - n_weights(own_matrices(model, shard.n_heads))
     shared = n_weights(shard.shared_matrices) + n_weights(shard.latent_matrices)
+    n_state, n_matrix, n_none = (
+        sum(n for n, group in layers if group.kind == kind) for kind in ("state", "matrix", "none")
+    )
+    mlps = zip(stage.n_in_mlps, mlp_shards(shard), strict=True)
+    attention = sum(_attention_weights(shard, group, n) for n, group in layers if group.attends)
     return Parameters(
         embeddings=shard.head_weights * has_embeddings + n_own,
-        attention=sum(_attention_weights(shard, group, n) for n, group in layers if group.attends) - n_again * of_block,
-        states=sum(n for n, group in layers if group.kind == "state") * n_weights(shard.linear_matrices),
-        mlp=(stage.n_dense_layers - n_again) * n_weights(shard.mlp_matrices),
+        attention=attention - n_again * of_block + n_matrix * n_weights(sized(shard, 0).mlp_matrices),
+        states=n_state * n_weights(shard.linear_matrices),
+        mlp=sum(n * n_weights(each.mlp_matrices) for n, (each, _) in mlps) - n_again * n_weights(shard.mlp_matrices),
         layer_inputs=stage.n_layers * n_weights(shard.input_matrices),
         routed_experts=n_moe and n_moe * n_routed * shard.expert_weights,
         shared_experts=n_moe * shared,
         gates=n_moe and n_moe * prod(shard.router),
-        norms=(2 * stage.n_layers + stage.is_last) * model.hidden_size + _n_mixing(model, stage),
+        norms=(2 * stage.n_layers - n_none + stage.is_last) * model.hidden_size + _n_mixing(model, stage),
         head=shard.head_weights * stage.is_last,
     )
 

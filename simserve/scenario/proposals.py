@@ -8,7 +8,7 @@ from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kernels import draft_shard
 from simserve.cost.memory import ExtraMemory
-from simserve.cost.roofline import decode_work
+from simserve.cost.roofline import decode_work, key_flop
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.speculative import Drafting, MedusaDrafting, ModelDrafting, SpeculativeCost, one_layer, without_host
 from simserve.cost.step import StepCost
@@ -84,15 +84,13 @@ class SpeculationSetup:
         model, n_queries, draft = target.shard.model, self.n_proposed + 1, self.draft_cost(target)
         in_fp8 = model.mla is not None and target.shard.kv_dtype == "fp8" and target.gpu.name in LATENT_FP8
         flop_per_s = target.gpu.peak_flop_per_s("fp8" if in_fp8 else "bf16") * target.engine.compute_efficiency
-        key_flop = decode_work(target.shard, 0, 1).flop
-        key_flops = (n * (index.flop_per_pair if index else key_flop) / ratio for n, ratio, index in model.contexts)
         windows = [group for group in model.groups if group.window is not None]
         flops = [n_queries * group.n_layers * decode_work(target.shard.of(group), 0, 1).flop for group in windows]
         return SpeculativeCost(
             target,
             self._drafting(target, draft),
             self.n_proposed,
-            key_floor_ps=to_ps(n_queries * sum(key_flops) / flop_per_s),
+            key_floor_ps=to_ps(n_queries * key_flop(target.shard) / flop_per_s),
             row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
             launch_ps=self.n_proposed * draft.eager_ps if draft else 0,

@@ -20,6 +20,8 @@ from tests.fuzz.configs import KEYS, config_of
 from tests.fuzz.mutants import json_value
 
 COMPARE = "; compare it with the published file"
+BOTH = "; compare both"
+EACH = "; a list must have one for each layer, of heads or sizes of MLPs alone"
 CAUSAL = "; it must be the config.json of a causal model"
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -58,7 +60,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_5_moe", {"moe_intermediate_size": "x"}, f"moe_intermediate_size: must be a whole number, got 'x'{COMPARE}"),
     ("qwen3_5_moe", {"mlp_only_layers": [1]}, "intermediate_size is missing; layers without experts have that size"),
     ("granitemoehybrid", {"mamba_expand": "x"}, f"mamba_expand: must be a whole number, got 'x'{COMPARE}"),
-    ("granitemoehybrid", {"mamba_n_heads": 7}, "mamba_n_heads must divide mamba_expand times hidden_size, 8192, got 7"),
+    (
+        "granitemoehybrid",
+        {"mamba_n_heads": 7},
+        f"mamba_n_heads must divide mamba_expand times hidden_size, 8192, got 7{BOTH}",
+    ),
     (
         "granitemoehybrid",
         {"num_local_experts": 0, "shared_intermediate_size": ...},
@@ -98,10 +104,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
         f"attn_layer_period: state-space and hybrid models are not supported yet, got {str([8] * 99)[:60]}; "
         "choose another model",
     ),
+    ("llama", {"num_key_value_heads": [8] * 3}, f"num_key_value_heads: must be a whole number, got [8, 8, 8]{EACH}"),
     (
         "llama",
-        {"num_key_value_heads": [8] * 3},
-        "num_key_value_heads: must be a whole number, got [8, 8, 8]; layers that differ in shape are not supported yet",
+        {"hidden_size": [4096, 2048] * 2},
+        f"hidden_size: must be a whole number, got [4096, 2048, 4096, 2048]{EACH}",
     ),
     (
         "llama",

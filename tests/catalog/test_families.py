@@ -115,7 +115,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("other_gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
     ("other_lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
-    ("nemotron-nas", {"block_configs": [{}]}, "block_configs: layers that differ in shape"),
+    ("other_nas", {"block_configs": [{}]}, r"not understood, got block_configs: \[\{\}\]"),
     (
         "deepseek_v32",
         {**DEEPSEEK, "index_topk": 2048},

@@ -83,7 +83,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"derived": {"head_dim": {"times": ["model_type"]}}},
         "derived: must be a key of type width, width_or_0, width_or_auto, parts, parts_or_0, count, count_or_0, "
-        "number, got model_type of text",
+        "number, ratio, got model_type of text",
     ),
     ({"defaults": {"head_dim": 1.5}}, "defaults.head_dim: must be a whole number, got 1.5"),
     ({"defaults": {"head_dim": True}}, "defaults.head_dim: must be a whole number, got true"),

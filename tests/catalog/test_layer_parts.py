@@ -126,7 +126,7 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
         ),
         (
             {**MIXTRAL, "num_local_experts": [8, 16]},
-            r"num_local_experts: must be a whole number, got \[8, 16\]; layers that differ",
+            r"num_local_experts: must be a whole number, got \[8, 16\]; a list must have one for each",
         ),
         ({**MIXTRAL, "moe_intermediate_size": -1}, "moe_intermediate_size: must be at least 0, got -1"),
         ({**DEEPSEEK, "first_k_dense_replace": -1}, "first_k_dense_replace: must be at least 0, got -1"),

@@ -110,6 +110,8 @@ PUBLISHED: dict[str, tuple[float, int, int]] = {
     "Falcon-Mamba-7B": (7.273, 0, 64 * 8192 * (16 * 2 + 3 * 2)),
     "Mamba-Codestral-7B-v0.1": (7.285, 0, 64 * (128 * 64 * 128 * 2 + 6 * (8192 + 2 * 8 * 128))),
     "Mamba2-2.7B": (2.70, 0, 64 * (80 * 64 * 128 * 2 + 6 * (5120 + 2 * 128))),
+    "Llama-3_3-Nemotron-Super-49B-v1": (49.87, 49 * 8 * 2 * 2 * 128, 0),
+    "OpenELM-3B": (3.04, (4 * 3 + 14 * 4 + 12 * 5 + 6 * 6) * 2 * 2 * 128, 0),
 }
 """Billions of parameters, bytes of a token's keys and values in all layers, bytes of a request's states."""
 
