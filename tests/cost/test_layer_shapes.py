@@ -56,6 +56,16 @@ def test_attention_of_two_shapes_takes_the_time_of_each() -> None:
     assert key_flop(both.shard) == mean(key_flop(one.shard), key_flop(few.shard))
 
 
+def test_layers_exchange_over_divided_contexts_by_their_heads() -> None:
+    shards = (Shard(model, tensor=16, decode_context=2) for model in (LLAMA, SMALL, HEADS))
+    one, few, both = (StepCost(shard, H100, IDEAL) for shard in shards)
+    assert one.context.step_s(256, 64) > few.context.step_s(256, 64) > 0
+    mean_s = (3 * one.context.step_s(256, 64) + few.context.step_s(256, 64)) / 4
+    assert both.context.step_s(256, 64) == pytest.approx(mean_s)
+    lines = [cost.decode_line(64)[0] for cost in (one, few, both)]
+    assert lines[2] == pytest.approx((3 * lines[0] + lines[1]) / 4)
+
+
 def test_a_square_matrix_takes_the_time_of_its_product() -> None:
     shard, kernels, n = Shard(LLAMA, tensor=4), Roofline(H100, IDEAL), 256
     bare = replace(MATRICES, mlps=(), n_bare_layers=16)
