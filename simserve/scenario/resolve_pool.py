@@ -195,9 +195,8 @@ def _check_draft_timed(draft: PoolDraft) -> None:
 def _check_draft_length(draft: PoolDraft) -> None:
     """Check that requests are no longer than the draft model's context; a head reads its target's layers instead."""
     speculation, given = draft.pool.speculation, draft.pool.max_model_len
-    if speculation is None or speculation.model is None or speculation.kind == "eagle":
-        return
-    if draft.touched("speculation", "max_model_len"):
+    is_wrong = draft.touched("speculation", "max_model_len")
+    if is_wrong or speculation is None or speculation.model is None or speculation.kind == "eagle":
         return
     most = catalog.load_model(speculation.model).max_position_embeddings
     if given is not None and given > most:

@@ -76,7 +76,8 @@ def resolve_draft(draft: Draft, given: SpeculationSection, target: Shard, gpu: G
         return given
     dtype = given.weight_dtype or model.weight_dtype or (HEAD_DTYPE if given.kind == "eagle" else target.weight_dtype)
     if given.weight_dtype is None:
-        draft.set_origin(("weight_dtype",), f"model {model.name}" if model.weight_dtype else "weight_dtype")
+        is_own = model.weight_dtype or given.kind == "eagle"
+        draft.set_origin(("weight_dtype",), f"model {model.name}" if is_own else "weight_dtype")
         check_rate(draft.below("weight_dtype"), dtype, gpu)
     _check_model(draft, model, dtype, target, given.kind)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})

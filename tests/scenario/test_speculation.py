@@ -1,6 +1,8 @@
 """Speculation in a scenario: what it fills in, what it takes of the memory, and what does not go together."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,41 @@ def test_a_layer_shares_embeddings_and_heads_and_medusa_has_its_own(load: Load, 
     assert eagle.ledger.block_bytes == plain.ledger.block_bytes * 33 / 32
     (medusa,) = load(with_it(small, "{kind: medusa, tokens: 3, acceptance: 0.6}")).setups
     assert medusa.ledger.weights_bytes - plain.ledger.weights_bytes == 3 * (4096 * 4096 + 4096 * 128256) * 2
+
+
+def test_a_head_of_its_own_is_read_whatever_its_context(load: Load, small: str, tmp_path: Path) -> None:
+    """EAGLE-3 for Llama-3.1-8B: an MLP as wide, an LM head of 32,000 tokens, and a context of 2,048."""
+    head = {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "draft_vocab_size": 32000,
+        "max_position_embeddings": 2048,
+        "hidden_act": "silu",
+        "eagle_config": {"use_aux_hidden_state": True},
+    }
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(head))
+    plain, given = (
+        "{kind: eagle, tokens: 3, acceptance: 0.8}",
+        f"{{kind: eagle, tokens: 3, acceptance: 0.8, model: {file}}}",
+    )
+    (shared,), (own,) = (load(with_it(small, how)).setups for how in (plain, given))
+    assert own.ledger.weights_bytes - shared.ledger.weights_bytes == (32000 * 4096 + 4096) * 2  # and the last norm
+    assert own.max_model_len == shared.max_model_len > 2048
+    scenario = load(with_it(small, given))
+    requested = scenario.cluster.pools[0].speculation
+    assert requested is not None
+    assert requested.weight_dtype == "bf16"
+    assert scenario.origins[f"{HERE}.weight_dtype"].startswith("model ")
+    assert load(scenario.to_yaml()) == scenario
+    quantized = load(with_it(small, given), "weight_dtype=fp8").cluster.pools[0].speculation
+    assert quantized is not None
+    assert quantized.weight_dtype == "bf16"
 
 
 def test_layers_of_a_draft_are_groups_of_their_own(load: Load, small: str) -> None:
