@@ -1,7 +1,28 @@
-"""Matrices: those that attention multiplies on one GPU, and the weights in any."""
+"""Matrices: those that attention and experts multiply on one GPU, and the weights in any."""
+
+from dataclasses import dataclass
 
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices
+
+
+@dataclass(frozen=True)
+class ExpertLayer:
+    """The routed experts of a layer and the GPUs that share them, as a cost form needs them.
+
+    GPUs that do not divide the experts hold copies of some, so that each has as many (vLLM, num_redundant_experts).
+    """
+
+    hidden: int
+    inter: int
+    """Inner size of one expert, before `tensor` GPUs divide it."""
+    n_experts: int
+    """Experts of all GPUs, copies included."""
+    top_k: int
+    tensor: int
+    """GPUs that divide each expert."""
+    expert: int
+    """GPUs that distribute the experts."""
 
 
 def attention_matrices(model: ModelSpec, n_heads: int, n_kv_heads: int) -> dict[str, tuple[int, int]]:

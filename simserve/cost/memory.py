@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simserve.catalog.engine_spec import EngineSpec
 from simserve.catalog.specs import GpuSpec
-from simserve.cost.kv_groups import KvLayout
+from simserve.cost.kv_layout import KvLayout
 from simserve.cost.layer_shards import mlp_shards
 from simserve.cost.shard import ACTIVATION_BYTES, Shard
 from simserve.cost.weights import Stage, stages, weights_bytes

@@ -120,8 +120,7 @@ class RankOperations:
         around = NORMS + (REDUCES if shard.tensor > 1 else 0)
         norms = (HEAD_NORMS + (shard.tensor > 1)) * model.norms_all_heads
         heads = around + ATTENTION + norms + (LATENT if model.mla else model.query_rank is not None)
-        state = self._n_products(shard.linear_matrices)
-        state += 0 if model.linear is None else MIXERS[model.linear.mixer].n_kernels
+        state = self._n_products(shard.linear_matrices) + (MIXERS[model.linear.mixer].n_kernels if model.linear else 0)
         gate = 1 + self._n_products({**shard.latent_matrices, **shard.shared_matrices}) + len(shard.shared_matrices)
         experts = ROUTING + 2 * _n_per_matrix(shard.weight_dtype) + 1
         rows = [

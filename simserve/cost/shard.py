@@ -12,32 +12,13 @@ from simserve.catalog.dtypes import BYTES_PER_VALUE
 from simserve.catalog.layers import UNIFORM_ROUTING, Experts, LayerGroup
 from simserve.catalog.specs import ModelSpec
 from simserve.catalog.states import Matrices, StateLayers
-from simserve.cost.matrices import attention_matrices, n_weights
+from simserve.cost.matrices import ExpertLayer, attention_matrices, n_weights
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
 
 HEAD_DTYPE = "bf16"
 """Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
-
-
-@dataclass(frozen=True)
-class ExpertLayer:
-    """The routed experts of a layer and the GPUs that share them, as a cost form needs them.
-
-    GPUs that do not divide the experts hold copies of some, so that each has as many (vLLM, num_redundant_experts).
-    """
-
-    hidden: int
-    inter: int
-    """Inner size of one expert, before `tensor` GPUs divide it."""
-    n_experts: int
-    """Experts of all GPUs, copies included."""
-    top_k: int
-    tensor: int
-    """GPUs that divide each expert."""
-    expert: int
-    """GPUs that distribute the experts."""
 
 
 @dataclass(frozen=True)

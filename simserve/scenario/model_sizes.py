@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from simserve import catalog
-from simserve.cost.kv_groups import KvLayout, kv_layout
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.kv_layout import KvLayout
 from simserve.cost.weights import parameters
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario.experiment import FLOAT8

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from simserve import catalog
 from simserve.catalog.layers import LayerGroup
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.kv_groups import KvLayout, kv_layout
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.kv_layout import KvLayout
 from simserve.cost.matrices import n_weights
 from simserve.cost.shard import Shard
 from simserve.cost.speculative import one_layer

@@ -8,8 +8,9 @@ import pytest
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.comm import all_reduce_s
+from simserve.cost.matrices import ExpertLayer
 from simserve.cost.roofline import Work, decode_work, elementwise_work, prefill_work
-from simserve.cost.shard import ExpertLayer, Shard
+from simserve.cost.shard import Shard
 from tests.cost.specs import H100, active_weights, billions, cost_of, layer_weights, matrix_work, total_weights
 
 LLAMA = catalog.load_model("llama-3.1-70b")
