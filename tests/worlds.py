@@ -411,12 +411,12 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     if setup.caches_prefixes and draw(st.booleans()):
         groups.append(LayerGroup("state", 1, 2))
-    sizes_of = st.sampled_from(draw(st.sampled_from([[1], [1, 1, 1, 2, 4], [1, 3]])))
+    sizes_of = st.sampled_from(draw(st.sampled_from([[1], [1, 1, 1, 2, 4, 8], [1, 3]])))
     windows = [KvGroup(setup.block_size * draw(sizes_of), draw(st.integers(1, 3)), group) for group in groups]
     n_states = draw(st.sampled_from([0, 0, 1, 3]))
     has_ids = setup.caches_prefixes or setup.keeps_contents  # of blocks: those of states alone have none
     n_whole = draw(st.integers(0 if windows or (n_states and not has_ids) else 1, 2))
-    whole_tokens = setup.block_size * (draw(st.sampled_from([1, 1, 1, 2, 4, 8])) if n_whole else 1)
+    whole_tokens = setup.block_size * (draw(sizes_of) if n_whole else 1)
     n_more = draw(st.sampled_from([0, 0, 1, 2])) if n_whole else 0  # layers with fewer heads, or narrower ones
     more = [KvGroup(setup.block_size * draw(sizes_of), n_more)] if n_more else []
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots

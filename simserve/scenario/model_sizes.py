@@ -27,7 +27,7 @@ class KvGroupAnswer:
     """What the layers of one kind keep of a request, on one GPU; of a model alone, on a GPU with all of it."""
 
     kind: str
-    """One of full, windowed, chunked, latent and state."""
+    """One of full, windowed, chunked, latent, state, and compressed with the tokens of an entry."""
     n_layers: int
     """Layers of the kind."""
     window: int | None
