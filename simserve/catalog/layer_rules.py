@@ -128,7 +128,8 @@ def _lettered(config: Config, rule: Rule) -> list[Layer]:
     layers = re.findall(f"([{re.escape(mixers)}])([{re.escape(mlps)}]?)", letters)
     if sum(map(len, ("".join(layer) for layer in layers))) != len(letters):
         other = sorted(set(letters) - parts.keys()) or [f"{mlps[0]} without a layer to follow"]
-        raise CatalogError(f"{rule.key}: layers of type {', '.join(other[:MOST_NAMED])} are not supported yet")
+        what = f"layers of type {', '.join(other[:MOST_NAMED])}"
+        raise CatalogError(f"{rule.key}: {what} are not supported yet; choose another model")
     return [(parts[mixer], parts.get(mlp, "none"), config) for mixer, mlp in layers]
 
 
@@ -216,7 +217,7 @@ def _listed(config: Config, rule: Rule, value: list[Any]) -> list[Any]:
 
 def _unknown(config: Config, key: str, entries: Any) -> CatalogError:
     what = config.family.what_is(key) or f"layers of type {', '.join(sorted(map(str, entries))[:MOST_NAMED])}"
-    return CatalogError(f"{config.named(key)}: {what} are not supported yet")
+    return CatalogError(f"{config.named(key)}: {what} are not supported yet; choose another model")
 
 
 def _uneven(config: Config, key: str, entries: Any) -> CatalogError:

@@ -97,17 +97,6 @@ class ModelSpec:
         return sum(group.n_layers for group in self.groups if group.attends and not group.has_entries)
 
     @property
-    def n_whole_layers(self) -> int:
-        """Layers that attend all keys of the context."""
-        return sum(n for n, ratio, _ in self.contexts if ratio == 1)
-
-    @property
-    def contexts(self) -> list[tuple[int, int, Indexer | None]]:
-        """Layers that attend the whole context: how many, the tokens of a key, and what chooses keys."""
-        whole = [group for group in self.groups if group.attends and group.window is None]
-        return [(group.n_layers, group.ratio, group.indexer or self.indexer) for group in whole]
-
-    @property
     def n_state_layers(self) -> int:
         """Layers with a state of fixed size per request."""
         return sum(group.n_layers for group in self.groups if group.kind == "state")

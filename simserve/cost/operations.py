@@ -217,8 +217,8 @@ class RankOperations:
         gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in) + self._products_s(n_tokens, shard.latent_matrices)
         shared_s = self._products_s(n_tokens, shard.shared_matrices)
         read_s = kernels.elementwise_s(n_weights(shard.shared_matrices) * BYTES_PER_VALUE[shard.dense_dtype], 0)
-        has_entries = n_tokens <= (self.engine.shared_beside_tokens or 0)
-        return gate_s + np.where(has_entries, np.minimum(read_s, shared_s), shared_s)
+        is_beside = n_tokens <= (self.engine.shared_beside_tokens or 0)
+        return gate_s + np.where(is_beside, np.minimum(read_s, shared_s), shared_s)
 
     def _experts_s(self, n_tokens: Any) -> Any:
         return self.kernels.experts_s(self.shard, n_tokens)

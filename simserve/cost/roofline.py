@@ -42,8 +42,8 @@ def elementwise_work(shard: Shard, n_tokens: Any) -> Work:
     The activation of routed experts belongs to their kernel.
 
     Each of two norms reads input and residual and writes both; several residual streams are read, and after a part read
-    and written; rotation reads and writes queries and keys (with latent
-    attention a part of each); the activation reads gate and up and writes one; keys and values are written once.
+    and written; rotation reads and writes queries and keys (with latent attention a part of each); the activation reads
+    gate and up and writes one; keys and values are written once.
     """
     model, mla = shard.model, shard.model.mla
     activated = sum(n_layers * each.inner_size for each, n_layers in mlp_shards(shard))

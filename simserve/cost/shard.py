@@ -25,8 +25,9 @@ HEAD_DTYPE = "bf16"
 class Shard:
     """The part of a model on one GPU of a tensor-parallel group.
 
-    KV heads are replicated on more GPUs than KV heads, as is the cache of latent attention. `expert` GPUs share the
-    experts: those of this group, or of all `data` groups, each of which holds the rest of the model.
+    KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
+    GPUs share the experts: those of this group, or with data parallelism those of all `data` groups. Each group holds
+    the rest of the model.
     """
 
     model: ModelSpec
@@ -47,7 +48,7 @@ class Shard:
 
     @property
     def whole(self) -> "Shard":
-        """The model on one GPU: each head and expert once."""
+        """The model on one GPU: each head, and each expert, once."""
         return replace(self, tensor=1, expert=1, data=1, decode_context=1, prefill_context=1)
 
     def of(self, group: LayerGroup) -> "Shard":
@@ -108,7 +109,8 @@ class Shard:
 
     @property
     def expansion(self) -> tuple[int, int] | None:
-        """kv_b: makes all keys and values in prefill; in decode of queries and outputs (DeepSeek-V2, section 2.1.2)."""
+        """kv_b, from latent vectors to keys and values. Prefill applies it to all attended keys; decode, transposed, to
+        the queries and outputs of its tokens (DeepSeek-V2, section 2.1.2)."""
         return self.attention_matrices.get("kv_b")
 
     @cached_property
@@ -140,13 +142,14 @@ class Shard:
 
     @cached_property
     def latent_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of those to and from the width of routed experts, on every GPU; empty where hidden."""
+        """(rows in, columns out) of the projections to and from the width of routed experts, whole on every GPU; empty
+        where that is the hidden size."""
         hidden, width = self.model.hidden_size, self.model.experts and self.model.experts.latent_size
         return {"latent_in": (hidden, width), "latent_out": (width, hidden)} if width else {}
 
     @cached_property
     def input_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of what each layer adds of its own embeddings, on every GPU; empty without."""
+        """(rows in, columns out) of what each layer adds of its own embeddings, whole on every GPU; empty without."""
         own = self.model.layer_inputs
         return {} if own is None else own.matrices(self.model.hidden_size)
 
@@ -220,7 +223,7 @@ class Shard:
         return 0 if self.state is None else self.state.state_bytes
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
-        """Return the bytes of hidden states, the unit of all-reduces and expert inputs."""
+        """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""
         return n_tokens * self.model.hidden_size * ACTIVATION_BYTES
 
     @property
@@ -230,7 +233,8 @@ class Shard:
         return experts
 
     def _mlp(self, inner: int, width: int | None = None) -> dict[str, tuple[int, int]]:
-        """Return (rows in, columns out) of an MLP on vectors of that width or the hidden size; 0: of a matrix."""
+        """Return (rows in, columns out) of an MLP of that inner size, on vectors of that width or the hidden size; of
+        size 0: of one square matrix."""
         hidden = width or self.model.hidden_size
         mlp = {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
         return mlp if inner else {"matrix": (-(-hidden // self.tensor), hidden)}

@@ -23,7 +23,7 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
     """List the parts of a model that were not timed there, so that the default calibration is used."""
     ops = {op for op, _ in calibration.forms}
     needs = {"experts": {"moe"}} if model.experts else {}
-    if any(index is not None for _, _, index in model.contexts):
+    if model.indexer or any(group.indexer for group in model.groups):
         needs["sparse attention"] = {"sparse_decode_module"}
     elif model.mla:
         needs["latent attention"] = {"mla_decode", "mla_decode_module"}

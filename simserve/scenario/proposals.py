@@ -7,6 +7,7 @@ from operator import mul
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.kernels import draft_shard
+from simserve.cost.layer_shards import whole_shards
 from simserve.cost.memory import ExtraMemory
 from simserve.cost.roofline import decode_work, key_flop
 from simserve.cost.shard import ACTIVATION_BYTES, HEAD_DTYPE, Shard
@@ -154,13 +155,13 @@ def speculation_setup(
 def _query_ps(target: StepCost) -> int:
     """Return one more query, among many, in all layers: its exchange, its attention where it chooses its keys, and the
     state after it, which is written but not read (vLLM: a slot for each token that may be the last one accepted)."""
-    shard, model, step_s = target.shard, target.shard.model, target.context.step_s
-    _, slope_s = target.kernels.decode_attention(shard, 256)
-    n_keys = 0 if model.indexer is None else model.n_whole_layers * model.indexer.top_k
-    update_s = (target.kernels.states_s(shard, 512) - target.kernels.states_s(shard, 256)) / 256
+    shard, model, kernels, step_s = target.shard, target.shard.model, target.kernels, target.context.step_s
+    choosing = ((own, group.n_layers, own.model.indexer) for own, group in whole_shards(shard))
+    keys_s = sum(n * index.top_k * float(kernels.decode_attention(own, 256)[1]) for own, n, index in choosing if index)
+    update_s = (kernels.states_s(shard, 512) - kernels.states_s(shard, 256)) / 256
     states_s = model.n_state_layers * float(update_s) / 2 if model.n_state_layers else 0.0
     exchange_s = (step_s(0, 512) - step_s(0, 256)) / 256
-    return to_ps(n_keys * float(slope_s) / shard.decode_context + states_s + exchange_s)
+    return to_ps(keys_s / shard.decode_context + states_s + exchange_s)
 
 
 def _medusa_weights(shard: Shard) -> int:

@@ -96,7 +96,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "llama",
         {"layer_types": [f"kind_{n:02}" for n in range(32)]},
-        "layer_types: layers of type kind_00, kind_01, kind_02 are not supported yet",
+        "layer_types: layers of type kind_00, kind_01, kind_02 are not supported yet; choose another model",
     ),
     (
         "llama",

@@ -19,6 +19,7 @@ from simserve.cost.step import StepCost
 from simserve.cost.weights import matrices_of, parameters, stages, weights_bytes
 from simserve.errors import CatalogError
 from simserve.scenario.model_sizes import model_sizes
+from simserve.scenario.proposals import SpeculationSetup
 from tests.catalog.test_published import CONFIGS, read
 from tests.cost.specs import H100, IDEAL
 from tests.fuzz.configs import config_of
@@ -41,8 +42,8 @@ def flash(tmp_path: Path) -> ModelSpec:
 def test_layers_with_entries_are_in_two_groups(flash: ModelSpec) -> None:
     groups = [(group.kind, group.n_layers, group.window, group.ratio) for group in flash.groups]
     assert groups == [("windowed", 43, 128, 1), ("compressed", 21, None, 4), ("compressed", 20, None, 128)]
-    assert [index and index.top_k for _, _, index in flash.contexts] == [512, None]
-    assert (flash.n_attention_layers, flash.n_whole_layers, flash.n_moe_layers, flash.n_streams) == (43, 0, 43, 4)
+    assert [index and index.top_k for index in (group.indexer for group in flash.groups)] == [None, 512, None]
+    assert (flash.n_attention_layers, flash.n_moe_layers, flash.n_streams) == (43, 43, 4)
 
 
 def test_a_request_holds_its_window_and_a_part_of_an_entry_per_token(flash: ModelSpec) -> None:
@@ -118,6 +119,13 @@ def test_decode_reads_the_best_entries_and_scores_or_attends_the_others(flash: M
     windows = tuple(group for group in flash.groups if not group.has_entries)
     alone, _ = StepCost(Shard(replace(flash, groups=windows)), H100, IDEAL).decode_line(8)
     assert (intercept - alone) * 1e-12 == pytest.approx(8 * 21 * 512 * entry_s, rel=1e-3)
+
+
+def test_a_verified_token_chooses_entries_of_its_own(flash: ModelSpec) -> None:
+    target = StepCost(Shard(flash), H100, IDEAL)
+    proposing = SpeculationSetup("mtp", (0.8,), 0.0).running_cost(target)
+    entry_s = ENTRY / (H100.hbm_bytes_per_s * IDEAL.memory_efficiency)
+    assert proposing.query_ps * 1e-12 == pytest.approx(21 * 512 * entry_s, rel=1e-3)
 
 
 def test_prompts_attend_entries_beside_their_windows(flash: ModelSpec) -> None:
